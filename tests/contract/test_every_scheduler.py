@@ -69,7 +69,7 @@ def check_contract(ran: Ran) -> None:
                 assert ends == [newest and scores[index][newest]], "one end, with the newest score"
             if newest:
                 assert trial.last_result["accuracy"] == scores[index][newest]
-                assert trial.last_result["validated_iteration"] == newest[1]
+                assert trial.last_result["tunekit/validated_at"] == newest[1]
         else:
             assert not ends
     assert len({i for i, _ in heard.ends}) == len(heard.ends)

@@ -172,6 +172,27 @@ def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy
     assert not any(t.overdue for t in base.told if t.what == "suggest"), "all that is known first"
 
 
+def test_trial_that_ends_with_infinity_is_infeasible_to_a_searcher_that_can_tell(tmp_path):
+    for name, learnt in (("optuna", math.inf), ("bayesopt", None)):  # the latter fits a model
+        base, numbers = SEARCHERS[name][1](), itertools.count()
+
+        class Diverges(Counting):
+            def setup(self, config, numbers=numbers):
+                super().setup(config)
+                self.loss = math.inf if next(numbers) == 1 else 0.5
+
+            def step(self):
+                return {**super().step(), "loss": self.loss}
+
+        folder = tmp_path / name
+        ran = search(folder, base, trainable=Diverges, metric="loss", mode="min", trials=3)
+        assert {trial.status for trial in ran.trials} == {Trial.TERMINATED}
+        ends = [one.result and one.result["loss"] for one in base.told if one.what == "complete"]
+        assert sorted(ends, key=str) == sorted([0.5, 0.5, learnt], key=str)
+        if name == "optuna":
+            assert {trial.state.name for trial in base._ot_study.trials} == {"COMPLETE"}
+
+
 @every_mode
 @every_scheduler
 @pytest.mark.parametrize("name", SEARCHERS)

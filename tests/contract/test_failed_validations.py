@@ -65,7 +65,7 @@ def test_a_trial_fails_between_two_decisions(when, max_failures, tmp_path):
         else:  # its last checkpoint is validated
             last = trial.last_result
             assert trial.status == Trial.TERMINATED or scored == [3, 5]
-            assert last["validated_iteration"] == last["training_iteration"] == scored[-1]
+            assert last["tunekit/validated_at"] == last["training_iteration"] == scored[-1]
 
 
 def test_a_broken_function_ends_the_sweep_before_it_is_trained_for_nothing(tmp_path):
@@ -130,7 +130,7 @@ def test_a_trial_that_ends_without_a_value_keeps_its_last_score(tmp_path):
 
     for trial in run(tmp_path, validate=validate).trials:
         assert trial.last_result["accuracy"] == (LENGTH - 1) / 10
-        assert trial.last_result["validated_iteration"] == LENGTH - 1
+        assert trial.last_result["tunekit/validated_at"] == LENGTH - 1
 
 
 def test_a_sweep_that_never_gets_a_score_says_so_at_its_end(tmp_path, caplog):

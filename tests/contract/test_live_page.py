@@ -126,7 +126,7 @@ def test_a_score_is_on_the_page_after_one_step(journal, home):
 
 def test_reports_that_wait_are_counted(journal, home):
     for iteration in (2, 3):
-        report = {"training_iteration": iteration, "generation": 0}
+        report = {"training_iteration": iteration}
         journal.append(Reported(time=1e9 + iteration, trial_id="b", report=report))
     live = LiveSweep(entry_of(home), NOTHING, FakeClock())
     live.first()

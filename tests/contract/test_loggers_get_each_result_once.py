@@ -76,7 +76,7 @@ def pbt(folder: Path) -> tuple[Ran, Store]:
 
 def row_of(row: dict[str, Any]) -> tuple[int, int, float | None]:
     score = float(row.get("accuracy") or "nan")
-    place = int(row["generation"]), int(row["training_iteration"])
+    place = int(row["tunekit/generation"]), int(row["training_iteration"])
     return (*place, None if math.isnan(score) else score)
 
 
@@ -135,7 +135,7 @@ def test_every_place_has_the_same_rows(tmp_path, make):
             assert scalars(trial, "ray/tune/accuracy") == points
         newest = [row for row in rows if row[2] is not None][-1]
         assert trial.last_result["accuracy"] == newest[2]
-        assert trial.last_result["validated_iteration"] == newest[1]
+        assert trial.last_result["tunekit/validated_at"] == newest[1]
         assert not any(math.isnan(v) for v in trial.metric_analysis["accuracy"].values())
 
 
@@ -149,8 +149,11 @@ def test_a_table_of_trials_has_the_newest_score_of_each(tmp_path):
     assert len(frame) == len(results) == len(ran.trials)
     for result in results:
         metrics, row = result.metrics, frame.loc[result.metrics["trial_id"]]
-        assert (metrics["training_iteration"], metrics["validated_iteration"]) == (LENGTH, 12)
-        for name in ("accuracy", "validated_iteration", "training_iteration"):
+        assert (metrics["training_iteration"], metrics["tunekit/validated_at"]) == (
+            LENGTH,
+            12,
+        )
+        for name in ("accuracy", "tunekit/validated_at", "training_iteration"):
             assert row[name] == metrics[name]
         assert row["config/lr"] == result.config["lr"]
     # The best row of each trial is as it was reported and validated.
@@ -180,9 +183,11 @@ def test_trainings_values_of_a_name_of_validations(tmp_path):
     ran, store = run(tmp_path, trainable=Both, trials=2, policy=policy)
     for trial in ran.trials:
         rows = store.rows[trial.trial_id]
-        assert [row["reported"]["accuracy"] for row in rows] == [-float(n) for n in range(1, 10)]
-        assert [n for n, row in enumerate(rows, 1) if not math.isnan(row["accuracy"])] == [4, 8]
-        assert [float(row["reported/accuracy"]) for row in table(trial)] == [
+        assert [row["tunekit/reported/accuracy"] for row in rows] == [
+            -float(n) for n in range(1, 10)
+        ]
+        assert [n for n, row in enumerate(rows, 1) if "accuracy" in row] == [4, 8]
+        assert [float(row["tunekit/reported/accuracy"]) for row in table(trial)] == [
             -n for n in range(1, 10)
         ]
 
@@ -192,15 +197,17 @@ def test_a_metric_that_stays_trainings_is_logged(tmp_path):
     _, store = run(tmp_path, trainable=Both, trials=2, **validates)
     for rows in store.rows.values():
         assert [row["loss"] for row in rows] == [1 / n for n in range(1, 10)]
-        assert all(row["f1"] == 0.5 and "reported" not in row for row in rows)
+        assert all(row["f1"] == 0.5 and "tunekit/reported/loss" not in row for row in rows)
 
 
 def test_without_any_score_nothing_is_shown_as_validated(tmp_path):
     fails = {"validate": lambda attempt: RuntimeError("fails"), "settings": {"max_retries": 0}}
     _, store = run(tmp_path, trainable=Both, trials=2, **fails)
     for rows in store.rows.values():
-        assert [row["reported"]["accuracy"] for row in rows] == [-float(n) for n in range(1, 10)]
-        assert all(math.isnan(row["accuracy"]) for row in rows)
+        assert [row["tunekit/reported/accuracy"] for row in rows] == [
+            -float(n) for n in range(1, 10)
+        ]
+        assert not any("accuracy" in row for row in rows)
 
 
 def test_nested_metrics_and_a_later_name(tmp_path):
@@ -220,7 +227,7 @@ def test_nested_metrics_and_a_later_name(tmp_path):
     [rows] = store.rows.values()
     scored = [row.get("eval", {}).get("n") for row in rows]
     assert scored == [None, 2, None, 4, None, 6, None, 8, None]
-    assert math.isnan(rows[0]["eval/n"]) and "late" not in rows[0]
+    assert "eval" not in rows[0] and "eval/n" not in rows[0]
     [trial] = ran.trials
     assert [row["eval/n"] for row in table(trial)[:4]] == ["nan", "2", "nan", "4"]
     loaded = tunekit.load(ran.home).reports
@@ -237,7 +244,7 @@ def test_what_a_trial_repeats_after_a_failure_is_there_again(tmp_path):
         assert [n for _, n, _ in in_result_json(trial)] == steps
     reports = tunekit.load(ran.home).reports
     assert list(reports.training_iteration) == 2 * list(range(1, 10))
-    assert list(reports.iteration_runs) == 2 * [1, 1, 1, 1, 2, 1, 1, 1, 1]
+    assert list(reports["tunekit/runs"]) == 2 * [1, 1, 1, 1, 2, 1, 1, 1, 1]
 
 
 def test_failed_validations_and_trials_hold_nothing_back(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 import tunekit
 from tests.support.kills import killed_at_each
 from tests.support.schedulers import moasha, pbt
-from tests.support.sweeps import LENGTH, Counting, Ran, index_of, rows_of, sweep
+from tests.support.sweeps import LENGTH, Counting, Endless, Ran, index_of, rows_of, sweep
 from tunekit.board.charts import curves
 
 MODES = ["continue", "wait", "wait-paused"]
@@ -91,11 +90,11 @@ def test_a_metric_has_one_name_wherever_it_is_shown(tmp_path, reported, validate
         own = scores[trial.trial_id]
         files = rows_of(trial)
         assert [tunekit.core.metrics.flatten(row)["val/acc"] for row in files] == own
-        assert all(row["reported"] == {"val/acc": 0.99} for row in files)
+        assert all(row["tunekit/reported/val/acc"] == 0.99 for row in files)
         assert list(frames[trial.trial_id]["val/acc"]) == own
-        assert set(frames[trial.trial_id]["reported/val/acc"]) == {0.99}
+        assert set(frames[trial.trial_id]["tunekit/reported/val/acc"]) == {0.99}
         table = loaded.reports[loaded.reports.trial_id == trial.trial_id]
-        assert list(table["val/acc"]) == own and set(table["reported/val/acc"]) == {0.99}
+        assert list(table["val/acc"]) == own and set(table["tunekit/reported/val/acc"]) == {0.99}
         points = [
             point["value"] for point in curves(loaded, trial.trial_id, ["val/acc"])["val/acc"]
         ]
@@ -142,6 +141,36 @@ def test_the_scheduler_gets_validation_metrics_however_they_are_nested(tmp_path,
     assert heard and set(heard) == {0.1}
 
 
+OWN_LOOKING = ["generation", "iteration_runs", "validated_iteration", "reported", "time"]
+
+
+@pytest.mark.parametrize("name", OWN_LOOKING)
+def test_metric_of_any_name_is_what_the_user_reports(tmp_path, name):
+    """Schedulers count by it, criteria stop by it, and each table shows it."""
+
+    class Named(Endless):
+        def step(self):
+            result = super().step()
+            return {**result, name: self.steps}
+
+    ran = sweep(
+        tmp_path,
+        AsyncHyperBandScheduler(time_attr=name, max_t=50, grace_period=2, reduction_factor=2),
+        trainable=Named,
+        stop={name: 8},
+        loggers=True,
+        settings={"when": "decisions"},
+        on_pending="wait",
+    )
+    lengths = ran.lengths().values()
+    assert {2, 8} <= set(lengths) <= {2, 4, 8}, "stopped at rungs of that time, or by the criterion"
+    reports = tunekit.load(ran.home).reports
+    assert (reports[name] == reports["training_iteration"]).all()
+    for trial in ran.trials:
+        assert [row[name] for row in rows_of(trial)] == [*range(1, len(rows_of(trial)) + 1)]
+        assert trial.metric_analysis[name]["max"] == trial.last_result[name]
+
+
 # A validation that lacks the metric ---------------------------------------------------------------
 
 
@@ -179,8 +208,8 @@ def test_trainings_value_does_not_stand_in_for_a_validation(tmp_path, on_pending
     assert "accuracy" not in lacking.metric_analysis and "accuracy" not in lacking.last_result
     assert dict(ran.heard.ends)[0] is None
     rows = rows_of(lacking)
-    assert all(row["reported"]["accuracy"] == 0.99 for row in rows)
-    assert all(math.isnan(row["accuracy"]) for row in rows)
+    assert all(row["tunekit/reported/accuracy"] == 0.99 for row in rows)
+    assert not any("accuracy" in row for row in rows)
     loaded = tunekit.load(ran.home)
     own = loaded.reports[loaded.reports.trial_id == lacking.trial_id]
     assert own.accuracy.isna().all()
@@ -308,5 +337,5 @@ def test_a_name_that_only_later_scores_have_is_validations_when_it_is_read(tmp_p
     reports = tunekit.load(ran.home).reports
     first, second = (reports[reports.trial_id == trial.trial_id] for trial in ran.trials)
     assert first["loss"].isna().all() and set(second["loss"]) == {0.7}
-    assert reports["reported/loss"].notna().all()
+    assert reports["tunekit/reported/loss"].notna().all()
     assert list(first["accuracy"]) == [n / 100 for n in range(1, LENGTH + 1)]

@@ -169,7 +169,7 @@ def test_iterations_that_a_trial_numbers_in_its_own_way_are_counted(tmp_path, on
     assert [ran.heard.of(index) for index in (0, 1)] == [list(range(1, LENGTH))] * 2
     rows = tunekit.load(ran.home).reports
     assert list(rows["training_iteration"]) == [*range(1, LENGTH + 1)] * 2
-    assert list(rows["reported/training_iteration"]) == list(rows["training_iteration"])
+    assert list(rows["tunekit/reported/training_iteration"]) == list(rows["training_iteration"])
     assert rows["accuracy"].notna().all()
 
 

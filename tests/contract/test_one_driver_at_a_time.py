@@ -342,7 +342,7 @@ def test_a_tuner_that_could_not_be_restored_holds_nothing(tmp_path):
     home = tmp_path / "sweep"
     journal = Journal(LocalFolder(home))
     journal.append(SnapshotTaken(file="state/gone.zip"))
-    journal.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
+    journal.append(Reported(trial_id="a", report={"training_iteration": 1}))
     journal.close()
     for _ in range(2):
         with pytest.raises(tunekit.errors.RestoreError):

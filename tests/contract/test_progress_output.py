@@ -16,6 +16,7 @@ import tunekit
 from tests.support.sweeps import Counting, quality, sweep
 from tunekit._ray import progress
 from tunekit._ray.progress import reporting
+from tunekit.core.metrics import VALIDATED_AT
 
 SPACE = {"lr": tune.grid_search([0.1, 0.2])}
 
@@ -71,7 +72,7 @@ def two_trials(folder, **options):
 def until_scored(ran, iteration):
     for _ in steps(ran):
         if ran.trials and all(
-            trial.last_result.get("validated_iteration") == iteration for trial in ran.trials
+            trial.last_result.get(VALIDATED_AT) == iteration for trial in ran.trials
         ):
             return
     raise AssertionError("nothing was validated")
@@ -116,7 +117,7 @@ def test_each_trial_is_shown_with_its_newest_score_and_of_when_it_is(tmp_path, c
     capsys.readouterr()
     reporter.print_heartbeat(ran.trials, "Resources", force=True)
     header, rows = table(capsys.readouterr().out)
-    names = [header.index(name) for name in ("accuracy", "validated_iteration", "iter")]
+    names = [header.index(name) for name in ("accuracy", VALIDATED_AT, "iter")]
     for index, row in enumerate(rows):
         score, (at, iteration) = float(row[names[0]]), (int(row[name]) for name in names[1:])
         assert (at, iteration) == (4, 5)
@@ -184,7 +185,7 @@ def test_the_old_table_has_validated_values_only(tmp_path, capsys):
     lines = [[cell.strip() for cell in line.split("|")] for line in printed.splitlines()]
     [header] = [line for line in lines if "Trial name" in line]
     at = header.index("accuracy")
-    assert header[at + 1] == "validated_iteration" and " 99 " not in printed
+    assert header[at + 1] == VALIDATED_AT and " 99 " not in printed
     row = next(line for line in lines if len(line) > 1 and ran.trials[0].trial_id in line[1])
     assert row[at : at + 2] == [f"{quality(0, 4):.6g}", "4"]
     assert "Validations: 4 validated" in printed and "Current best trial" in printed
@@ -202,7 +203,7 @@ def test_a_notebook_shows_the_same(tmp_path, monkeypatch):
     assert "Validations: 18 validated" in shown[-1]
     heads = re.findall(r"<th[^>]*>(.*?)</th>", shown[-1])
     names = [name.strip() for name in heads]
-    assert names[names.index("accuracy") + 1] == "validated_iteration"
+    assert names[names.index("accuracy") + 1] == VALIDATED_AT
     assert f"{quality(0, 9):.6g}" in shown[-1]
 
 

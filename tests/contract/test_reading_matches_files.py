@@ -27,7 +27,7 @@ from tests.support.fakes import FakeClock
 from tests.support.kills import run_killed
 from tests.support.readers import session, validate_here
 from tests.support.seeds import seeds
-from tests.support.sweeps import Ran, rows_of, sweep
+from tests.support.sweeps import LENGTH, Ran, SavesWhen, rows_of, sweep
 from tunekit.board.page import render_report
 from tunekit.core.events import Reported, TrialAdded
 from tunekit.core.validation import Attempt
@@ -90,7 +90,7 @@ class Raw:
         reports = [
             line["report"]
             for line in self.before(n, "reported")
-            if line["trial_id"] == trial and line["report"]["generation"] == generation
+            if line["trial_id"] == trial and line.get("generation", 0) == generation
         ]
         return reports[-1]["training_iteration"]
 
@@ -99,7 +99,7 @@ class Raw:
             line["time"]
             for line in self.of("reported")
             if line["trial_id"] == trial
-            and line["report"]["generation"] == generation
+            and line.get("generation", 0) == generation
             and line["report"]["training_iteration"] == iteration
         ]
         return time
@@ -261,7 +261,7 @@ def test_the_curves_of_the_report(both):
         for p in values(charts["training0"])
     }
     assert losses == {
-        (trial, row["generation"], row["training_iteration"]): row["loss"]
+        (trial, row["tunekit/generation"], row["training_iteration"]): row["loss"]
         for trial, rows in raw.rows.items()
         for row in rows
     }
@@ -412,11 +412,6 @@ def two_metrics(attempt: Attempt) -> dict[str, Any]:
     return {"accuracy": 0.5, "error": {"top5": attempt.request.iteration / 10}}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=KeyError,
-    reason="checkpoints that were not validated lack the metric, and Tune expects it in all",
-)
 def test_tunes_analysis_finds_the_best_checkpoint_of_a_trial(tmp_path):
     """As after ``tune.run``, which other libraries call."""
     ran = sweep(tmp_path, trials=1, settings={"when": 2})
@@ -426,6 +421,19 @@ def test_tunes_analysis_finds_the_best_checkpoint_of_a_trial(tmp_path):
     analysis = tune.ExperimentAnalysis(str(ran.home), trials=ran.trials)
     found = analysis.get_best_checkpoint(trial, "accuracy", "max")
     assert found.path.endswith(f"checkpoint_{best - 1:06d}")
+
+
+def test_tunes_average_counts_each_score_once(tmp_path):
+    scores = {4: 0.9, 8: 0.1, 9: 0.1}
+    ran = sweep(
+        tmp_path,
+        trials=1,
+        policy=SavesWhen(lambda trial, result: result["training_iteration"] in scores),
+        validate=lambda attempt: {"accuracy": scores[attempt.request.iteration]},
+    )
+    seen = ran.trials[0].metric_analysis
+    assert seen["accuracy"]["avg"] == pytest.approx(sum(scores.values()) / 3)
+    assert seen["loss"]["avg"] == pytest.approx(sum(1 / n for n in range(1, LENGTH + 1)) / LENGTH)
 
 
 # A sweep that is followed is, at each moment, what load reads -----------------------------------

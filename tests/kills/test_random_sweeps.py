@@ -30,6 +30,7 @@ from tests.support.schedulers import CASES, MODES, every_case, pbt, seed_all, sp
 from tests.support.seeds import seeds
 from tests.support.sweeps import Ran, rows_of, sweep
 from tunekit.core.events import Exploited, Reported
+from tunekit.core.metrics import GENERATION
 from tunekit.core.validation import Attempt
 from tunekit.core.values import finite_number
 from tunekit.journal.journal import events_in
@@ -269,7 +270,7 @@ def check_clones(events: list[Any], scored: dict[float, list[dict[str, Any]]]) -
     """Each clone has begun with what was scored, and with the hyperparameters that are recorded."""
     first: dict[tuple[str, int], dict[str, Any]] = {}
     for event in (one for one in events if isinstance(one, Reported)):
-        first.setdefault((event.trial_id, event.report["generation"]), event.report)
+        first.setdefault((event.trial_id, event.generation), event.report)
     for event in (one for one in events if isinstance(one, Exploited)):
         donors, report = scored[event.score], first.get((event.trial_id, event.generation))
         donor = next((one for one in donors if one["lr"] == event.donor_config["lr"]), None)
@@ -311,7 +312,7 @@ def check_rows(ran: Ran, scored: dict[float, list[dict[str, Any]]]) -> None:
         if not trial.local_path or not Path(trial.local_path, "result.json").exists():
             continue
         # A trial that has failed runs some iterations again, as in Tune.
-        newest = {(row["generation"], row["training_iteration"]): row for row in rows_of(trial)}
+        newest = {(row[GENERATION], row["training_iteration"]): row for row in rows_of(trial)}
         assert list(newest) == sorted(newest), str(trial)
         for _, own in groupby(newest, key=itemgetter(0)):
             iterations = [iteration for _, iteration in own]

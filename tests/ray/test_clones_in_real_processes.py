@@ -97,8 +97,8 @@ def run(folder, trainable, scheduler, *, on_pending, keep=None, stop, **tune_set
     assert not results.errors
     for result in results:
         table = result.metrics_dataframe
-        assert not table.duplicated(["generation", "training_iteration"]).any()
-        assert table["generation"].is_monotonic_increasing
+        assert not table.duplicated(["tunekit/generation", "training_iteration"]).any()
+        assert table["tunekit/generation"].is_monotonic_increasing
         assert Path(result.checkpoint.path).exists()
     return results, versions.exact_clones(results)
 

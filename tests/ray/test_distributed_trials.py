@@ -191,7 +191,7 @@ def test_trials_that_hold_everything_make_room(tmp_path):
         validation_config=tunekit.ValidationConfig(fn=validate, on_pending="wait"),
     )
     assert not results.errors
-    assert results[0].metrics["validated_iteration"] == 2
+    assert results[0].metrics["tunekit/validated_at"] == 2
     assert results[0].metrics_dataframe["accuracy"].notna().all()
 
 

@@ -215,7 +215,7 @@ def test_trials_that_failed_are_resumed_with_a_trainable_that_is_named_once(
     assert [row["iteration"] for row in known["ranking"]] == [4, 4]
     assert known["sessions"] == 2
     # what was done before is not done again
-    assert set(tunekit.load(path).reports["iteration_runs"]) == {1}
+    assert set(tunekit.load(path).reports["tunekit/runs"]) == {1}
 
     monkeypatch.chdir("/")
     run(0, "resume", path)

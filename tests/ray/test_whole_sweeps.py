@@ -46,7 +46,7 @@ def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, cap
     best = results.get_best_result()
     assert best.config["scale"] == 2.0
     assert best.metrics["accuracy"] == 1.8
-    assert best.metrics["validated_iteration"] == 9
+    assert best.metrics["tunekit/validated_at"] == 9
     assert best.metrics["reported"] == {"accuracy": 77.0}
     for result in results:
         scale, frame = result.config["scale"], result.metrics_dataframe
@@ -65,7 +65,7 @@ def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, cap
     end = capsys.readouterr().out.rsplit("Trial status:" if new_output else "== Status ==", 1)[1]
     assert re.search(rf"\nValidations: {len(scores)} validated[,\n]", end)
     header = next(line for line in end.splitlines() if "Trial name" in line)
-    assert re.search(r"\baccuracy[\s|]+validated_iteration\b", header)
+    assert re.search(r"\baccuracy[\s|]+tunekit/validated_at\b", header)
     assert "generation" not in header
 
 
@@ -105,7 +105,7 @@ def test_the_parts_work_with_a_plain_tuner(tmp_path):
         results.experiment_path, default_metric="accuracy", default_mode="max"
     )
     assert saved.best_result["accuracy"] == 1.2
-    assert saved.best_result["validated_iteration"] == 6
+    assert saved.best_result["tunekit/validated_at"] == 6
 
 
 #: What a validation does wrong, by step, and what is recorded of it.

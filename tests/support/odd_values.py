@@ -180,7 +180,7 @@ SCALARS = st.one_of(
 )
 KEYS = st.one_of(
     st.text(max_size=5),
-    st.sampled_from(["__shown__", "__pickled__", "reported", "val/acc", "generation", "/"]),
+    st.sampled_from(["__shown__", "__pickled__", "tunekit", "val/acc", "tunekit/generation", "/"]),
     st.integers(-1, 3),
     st.none(),
     st.booleans(),

@@ -64,7 +64,7 @@ def begin(home: Path) -> Path:
     SnapshotWriter(folder, writer, FakeClock(), begins=True).snapshot(Saved())
     folder.put(SEARCH, _archive(Saved().search_files(), SEARCH))
     writer.append(TrialAdded(trial_id="a", search=SEARCH))
-    writer.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
+    writer.append(Reported(trial_id="a", report={"training_iteration": 1}))
     writer.append(ValidationEnded(id="a:0:1:1", status="validated", metrics={"accuracy": 0.5}))
     return home
 

@@ -18,6 +18,7 @@ import tunekit
 from tests.support.fakes import FakeClock, FakeExecutor
 from tests.support.journals import read, scores_of
 from tests.support.local_sweep import LocalSweep, index_of
+from tunekit.core.metrics import GENERATION
 from tunekit.core.shares import Shares
 from tunekit.core.validation import Attempt
 from tunekit.core.values import finite_number
@@ -148,7 +149,7 @@ def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
         decision = on_result(controller, trial, result)
         told = (index_of(trial), result["training_iteration"], score, decision)
         heard.results.insert(at, told)
-        heard.generations.insert(at, result.get("generation", 0))
+        heard.generations.insert(at, result.get(GENERATION, 0))
         return decision
 
     by_itself: list[int] = []  # HyperBand tells itself to remove a trial that it hears of

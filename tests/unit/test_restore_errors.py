@@ -165,7 +165,7 @@ def test_trials_without_a_saved_state_are_not_begun_again(tmp_path):
     writer = Journal(LocalFolder(home))
     writer.append(TrialAdded(trial_id="a"))
     assert not tunekit.Tuner.can_restore(home)  # nothing has come of it
-    writer.append(Reported(trial_id="a", report={"training_iteration": 1, "generation": 0}))
+    writer.append(Reported(trial_id="a", report={"training_iteration": 1}))
     writer.sync()
     for ask in asks(home):
         with pytest.raises(tunekit.errors.RestoreError, match="never saved, although trials have"):

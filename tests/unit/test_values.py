@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ray.tune.result import AUTO_RESULT_KEYS, DEBUG_METRICS
 
 from tests.support.journals import read
 from tests.support.odd_values import EXCEPTIONS, ODD, VALUES, OpensBadly, made, tensors
 from tunekit._ray.pickles import portable
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
-from tunekit.core.metrics import own_names, sanitize_report
+from tunekit.core.metrics import sanitize_report
 from tunekit.core.validation import Request, score_problem
 from tunekit.core.values import Raised, as_json, finite_number, format_value, key_name, sanitize
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown
@@ -213,8 +214,8 @@ def test_a_report_is_such_that_tune_can_take_it():
         "config": {(1, 2): 3},
     }
     own = dict(sanitize_report(odd, 4, portable))
-    moved = own.pop("reported")
-    assert list(moved) == ["done", "time_this_iter_s"]
+    for name in ("done", "time_this_iter_s"):
+        del own[f"tunekit/reported/{name}"]
     assert own == {
         "training_iteration": 3,
         "timesteps_total/a": 1,
@@ -223,32 +224,55 @@ def test_a_report_is_such_that_tune_can_take_it():
         "val/acc": 1,
         "config": {(1, 2): 3},
     }
-    [moved] = sanitize_report({"training_iteration": 3, "timesteps_total": {"a": 1}}, 4, portable)[
-        "reported"
-    ]
-    assert moved == "timesteps_total"
-    assert sanitize_report({"training_iteration": "x", "loss": 1}, 4, portable) == {
-        "loss": 1,
-        "reported": {"training_iteration": "x"},
-        "training_iteration": 4,
-    }
+    report = {"training_iteration": 3, "timesteps_total": {"a": 1}}
+    moved = {"tunekit/reported/timesteps_total/a": 1}
+    assert sanitize_report(report, 4, portable) == {"training_iteration": 3, **moved}
     fine = {"training_iteration": 1, "config": {}, "loss": 0.5, "done": False}
     assert sanitize_report(fine, 1, portable) is fine
 
 
+@pytest.mark.parametrize("iteration", ["x", True, 3.0, -1, 2**53 + 1])
+def test_iteration_that_the_journal_cannot_count_is_counted_again(iteration):
+    assert sanitize_report({"training_iteration": iteration, "loss": 1}, 4, portable) == {
+        "loss": 1,
+        "tunekit/reported/training_iteration": iteration,
+        "training_iteration": 4,
+    }
+
+
 @pytest.mark.parametrize(
-    "name", ["reported", "generation", "iteration_runs", "validated_iteration"]
+    ("own", "moved"),
+    [
+        ({"tunekit": 0.5}, {"tunekit": 0.5}),
+        ({"tunekit/generation": None}, {"tunekit/generation": None}),
+        ({"tunekit": {"reported": {"a": 1}}}, {"tunekit/reported/a": 1}),
+    ],
 )
-@pytest.mark.parametrize("value", [0.5, "x", None])
-def test_a_training_metric_may_have_a_name_of_ours(name, value):
-    own = own_names({"loss": 1, name: value}, [])
-    assert own == {"loss": 1, "reported": {name: value}}
-    assert own_names(own, []) == own
-    assert own_names({"loss": 1, name: value}, ["loss"])["reported"] == {name: value, "loss": 1}
+def test_training_metric_with_a_name_of_tunekits_is_kept_under_another(own, moved):
+    report = {"loss": 1, "training_iteration": 3, **own}
+    clean = sanitize_report(report, 3, portable)
+    assert clean == {
+        "loss": 1,
+        "training_iteration": 3,
+        **{f"tunekit/reported/{name}": value for name, value in moved.items()},
+    }
 
 
-@pytest.mark.parametrize("name", ["reported/acc", "config/lr", "done", "generation"])
-def test_a_validation_may_not_return_what_tune_fills_in(name):
+OWN_LOOKING = ["reported", "generation", "iteration_runs", "validated_iteration", "reported_at"]
+
+
+@pytest.mark.parametrize("name", OWN_LOOKING)
+def test_training_metric_with_any_other_name_stays(name):
+    report = {"training_iteration": 3, name: 0.5}
+    assert sanitize_report(report, 3, portable) is report
+
+
+RESERVED = ["tunekit/reported/acc", "config/lr", "tunekit", *AUTO_RESULT_KEYS, *DEBUG_METRICS]
+RESERVED += ["done", "should_checkpoint", "__duplicate__", "timesteps_this_iter"]
+
+
+@pytest.mark.parametrize("name", RESERVED)
+def test_validation_that_returns_a_name_of_tunes_or_tunekits_fails(name):
     assert score_problem({name: 1.0}, {}) == (
         f"returned {name!r}, a name reserved by Tune or tunekit"
     )

@@ -25,7 +25,10 @@ from ray.tune.utils.log import set_verbosity
 from tunekit._ray.compat import become
 from tunekit._ray.controller import Controller
 from tunekit.core.engine import Engine
-from tunekit.core.metrics import GENERATION, RUNS, VALIDATED_ITERATION
+from tunekit.core.metrics import VALIDATED_AT, is_reserved
+
+# The metrics among which Tune looks for four to show; it counts those that are not shown, too.
+_MOST_INFERRED = 100
 
 
 class ProgressSource(Protocol):
@@ -75,7 +78,7 @@ def reporting(run_config: tune.RunConfig) -> Iterator[TuneReporterBase | None]:
 
 def _columns(source: ProgressSource) -> list[str]:
     """Return the columns for validation, in order."""
-    return [*sorted(source.engine.required), VALIDATED_ITERATION]
+    return [*sorted(source.engine.required), VALIDATED_AT]
 
 
 class _TerminalReporter(TuneTerminalReporter):
@@ -87,9 +90,9 @@ class _TerminalReporter(TuneTerminalReporter):
         self, trials: list[Trial], *sys_args: Any, force_full_output: bool = False
     ) -> tuple[list[str], _TrialTableData]:
         own = _columns(self.source)
-        hidden = {*own, GENERATION, RUNS}
-        inferred = _infer_user_metrics(trials, 4 + len(hidden))
-        self._inferred_metric = own + [name for name in inferred if name not in hidden][:4]
+        inferred = _infer_user_metrics(trials, _MOST_INFERRED)
+        others = [name for name in inferred if name not in own and not is_reserved(name)]
+        self._inferred_metric = own + others[:4]
         (status, *rest), table = super()._get_heartbeat(
             trials, *sys_args, force_full_output=force_full_output
         )

@@ -16,6 +16,9 @@ from tunekit.core.constraints import Constraint, penalize, violation
 from tunekit.core.parameters import CHOICE, FLOAT, INT, Parameter
 from tunekit.core.values import finite_number
 
+#: The searchers and schedulers that fit a model to scores, which must be finite, and includes the
+#: penalties that replace infeasible ones.
+FIT_VALUES = ("AxSearch", "BayesOptSearch", "HEBOSearch", "PB2")
 #: The attribute of an Optuna trial with the violation of each constraint; 0 if it is satisfied.
 CONSTRAINTS = "constraints"
 
@@ -56,11 +59,21 @@ class ScoredSearch:
     ) -> None:
         """Pass on the end of a trial, with its newest score if it has one."""
         if self._receives:
-            scores = [
-                finite_number((result or {}).get(name)) for name in objectives_of(self.search_alg)
-            ]
-            passed = self._penalized(trial_id, result) if result and None not in scores else None
+            passed = self._penalized(trial_id, result) if self._is_scored(result) else None
             self.search_alg.on_trial_complete(trial_id, result=passed, error=error)
+
+    def _is_scored(self, result: Mapping[str, Any] | None) -> bool:
+        """Return whether an algorithm can learn from a trial's last result.
+
+        Infinity tells it that the trial is infeasible, unless it fits a model to values.
+        """
+        values = [(result or {}).get(name) for name in objectives_of(self.search_alg)]
+        kind = type(innermost_searcher(self.search_alg)).__name__
+        allowed = () if kind in FIT_VALUES else (math.inf, -math.inf)
+        return bool(result) and all(
+            finite_number(value) is not None or (isinstance(value, float) and value in allowed)
+            for value in values
+        )
 
     def _penalized(self, trial_id: str, result: Mapping[str, Any]) -> dict[str, Any]:
         """Return a result for the algorithm; Optuna's may handle constraints itself."""

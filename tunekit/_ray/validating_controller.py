@@ -19,7 +19,7 @@ from ray.train._internal.session import _FutureTrainingResult, _TrainingResult
 from ray.tune import TuneError
 from ray.tune.callback import Callback, CallbackList
 from ray.tune.experiment import Trial
-from ray.tune.logger import LoggerCallback
+from ray.tune.logger import CSVLoggerCallback, LoggerCallback
 from ray.tune.result import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.stopper import NoopStopper
@@ -325,7 +325,9 @@ class ValidatingController(Controller):
             if entry.checkpoint is not None:
                 # Before anything decides: an exploit registers its donor's checkpoint in the
                 # middle of the processing, and that must be the newest (decision 1).
-                entry.checkpoint = _TrainingResult(entry.checkpoint.checkpoint, dict(result))
+                # Tune's analysis expects the sweep's metrics with each checkpoint.
+                metrics = _with_columns(result, self._reports.names)
+                entry.checkpoint = _TrainingResult(entry.checkpoint.checkpoint, metrics)
                 self._process_trial_save(trial, entry.checkpoint)
                 trial.storage.current_checkpoint_index -= 1  # it is counted already
                 self._callbacks.on_trial_save(
@@ -553,25 +555,28 @@ class SplitCallbacks(CallbackList):
         super().on_trial_start(trial=trial, **info)
 
     def on_trial_result(self, *, trial: Trial, result: dict[str, Any], **info: Any) -> None:
-        """Pass on a result that Tune processes, with NaN for each missing validated metric.
+        """Pass on a result that Tune processes.
 
-        Tune's CSV logger writes the columns that a trial's first result has. In a restored sweep, a
-        trial may have results before it starts; loggers such as MLflow's must be notified of it
-        first.
+        Tune's CSV logger writes the columns that a trial's first result has, so it gets NaN for
+        each missing validated metric; others would show NaN as the newest value. In a restored
+        sweep, a trial may have results before it starts; loggers such as MLflow's must be notified
+        of it first.
         """
         if trial not in self._begun:
             self._begun.add(trial)
             for callback in self._callbacks[self._first + 1 :]:
                 callback.on_trial_start(trial=trial, **info)
-        lacks = sorted(self._reports.names - result.keys())
-        if lacks:
-            lacks = sorted(set(lacks) - flatten(result).keys())
-            result.update(dict.fromkeys(lacks, math.nan))
         for callback in self._callbacks[self._first :]:
-            callback.on_trial_result(trial=trial, result=result, **info)
-        for name in lacks:
-            if result.get(name) != result.get(name):  # no callback has set it
-                del result[name]
+            table = isinstance(callback, CSVLoggerCallback)
+            row = _with_columns(result, self._reports.names) if table else result
+            callback.on_trial_result(trial=trial, result=row, **info)
+
+
+def _with_columns(result: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
+    """Return a result with NaN for each metric that it lacks."""
+    if names <= result.keys():
+        return dict(result)
+    return {**dict.fromkeys(sorted(names - flatten(result).keys()), math.nan), **result}
 
 
 def _keep_local(logger: LoggerCallback) -> None:
@@ -593,11 +598,17 @@ def _keep_local(logger: LoggerCallback) -> None:
 
 
 class _Averages(_TrainingRunMetadata):
-    """Tune's metadata of a trial without averages of counts, a twentieth of the driver's time."""
+    """Tune's metadata of a trial, with averages in which each value counts once.
+
+    Tune takes the iteration for the number of values, but not each iteration has a score. Averages
+    of our counts would take a twentieth of the driver's time.
+    """
 
     def update_metric(self, metric: str, value: Any, step: int | None = 1) -> None:
         if metric not in COUNTS:
-            super().update_metric(metric, value, step)
+            counts: dict[str, int] = vars(self).setdefault("_values", {})
+            counts[metric] = counts.get(metric, 0) + 1
+            super().update_metric(metric, value, counts[metric])
 
 
 class _Saved(_FutureTrainingResult):

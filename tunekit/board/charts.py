@@ -9,7 +9,7 @@ from importlib import resources
 from itertools import groupby
 from typing import Any
 
-from tunekit.core.metrics import FILLED_IN, flatten
+from tunekit.core.metrics import GENERATION, ITERATION, flatten, is_reserved
 from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import Span
 from tunekit.core.values import finite_number
@@ -200,7 +200,7 @@ def _training_metrics(sweep: Sweep) -> list[str]:
         row = next(iter(sweep.timeline.rows(trial_id)), {})
         for name, value in flatten(row).items():
             is_number = finite_number(value) is not None and not isinstance(value, bool)
-            if is_number and name not in FILLED_IN and name not in validated:
+            if is_number and not is_reserved(name) and name not in validated:
                 found[name] = None
     return list(found)
 
@@ -209,7 +209,7 @@ def curves(sweep: Sweep, trial_id: str, names: Sequence[str]) -> dict[str, list[
     """Return a trial's values of metrics, reported or validated, by generation and iteration."""
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     for row in map(flatten, sweep.timeline.rows(trial_id)):
-        place = {"generation": row["generation"], "iteration": row["training_iteration"]}
+        place = {"generation": row[GENERATION], "iteration": row[ITERATION]}
         for name, points in found.items():
             value = finite_number(row.get(name))
             if value is not None:

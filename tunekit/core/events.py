@@ -18,11 +18,9 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
-from tunekit.core.metrics import GENERATION, ITERATION
+from tunekit.core.metrics import ITERATION
 from tunekit.core.validation import Status, ValidationKey
-
-#: The largest line number, iteration and so on: the largest count that a float can represent.
-MOST = 2**53
+from tunekit.core.values import MOST
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 # Seconds since the epoch. A clock may be wrong; this range can be shown, until the year 2242.
@@ -130,16 +128,18 @@ class Reported(TrialEvent, frozen=True, kw_only=True):
 
     Attributes:
         report: What it reported, without its hyperparameters.
+        generation: The number of times the trial had been overwritten.
         decision_point: The decision point that its score would fill, such as a rung; None if none.
     """
 
     report: Mapping[Any, Any]
+    generation: _Count = 0
     decision_point: float | None = None
 
     @property
     def place(self) -> tuple[int, int]:
         """Return ``(generation, iteration)``."""
-        return self.report.get(GENERATION, 0), self.report[ITERATION]
+        return self.generation, self.report[ITERATION]
 
 
 class CheckpointSaved(CheckpointEvent, frozen=True, kw_only=True):

@@ -12,24 +12,28 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from tunekit.core.values import finite_number, key_name, sanitize
+from tunekit.core.values import MOST, finite_number, key_name, sanitize
 
 # Names --------------------------------------------------------------------------------------------
 
-#: The key, in a report, of the number of times its trial had been overwritten with other weights.
-GENERATION = "generation"
-#: The key, in a report, of the iteration it belongs to (Tune's ``training_iteration``).
-ITERATION = "training_iteration"
-#: The key, in a trial's newest result, of the iteration whose checkpoint the score belongs to.
-VALIDATED_ITERATION = "validated_iteration"
-#: The key, in a row, of the name of its checkpoint's folder, which ``Result.from_path`` reads.
-CHECKPOINT = "checkpoint_dir_name"
+# The first part of the names that tunekit adds to a row. Whatever else a trial reports is its own.
+_OWN = "tunekit"
+#: The key, in a row, of the number of times its trial had been overwritten with other weights.
+GENERATION = f"{_OWN}/generation"
 #: The key, in a row, of the number of times the iteration was run.
-RUNS = "iteration_runs"
+RUNS = f"{_OWN}/runs"
+#: The key, in a trial's newest result, of the iteration whose checkpoint the score belongs to.
+VALIDATED_AT = f"{_OWN}/validated_at"
+#: The key, in a row that is read, of the time at which the driver got the report.
+REPORT_TIME = f"{_OWN}/time"
+#: Below this name, a row keeps training metrics whose names validation or tunekit use.
+REPORTED = f"{_OWN}/reported"
 #: The numbers in a row that are not metrics.
 COUNTS = (GENERATION, RUNS)
-#: Where a row keeps a training metric whose name a validation also produces.
-REPORTED = "reported"
+#: The key, in a report, of the iteration it belongs to.
+ITERATION = "training_iteration"
+#: The key, in a row, of the name of its checkpoint's folder, which ``Result.from_path`` reads.
+CHECKPOINT = "checkpoint_dir_name"
 
 #: The key in a result that says whether, and how, to validate the checkpoint of that result:
 #: True, False, or a ``ray.train.ValidationTaskConfig``. A class trainable returns it from
@@ -37,38 +41,56 @@ REPORTED = "reported"
 #: from the result before anything is logged.
 VALIDATION_KEY = "tunekit_validation"
 
-#: Names of a row that Tune or tunekit fill in themselves; a validation must not overwrite them.
-RESERVED = frozenset(
-    {
-        *(GENERATION, ITERATION, REPORTED, RUNS, VALIDATED_ITERATION),
-        "config",
-        "done",
-        "should_checkpoint",
-        "time_total_s",
-        "timestamp",
-        "trial_id",
-    }
-)
-#: The names that Tune and tunekit add to every report.
-FILLED_IN = RESERVED | {
-    CHECKPOINT,
-    "date",
-    "episodes_this_iter",
-    "episodes_total",
-    "experiment_id",
-    "experiment_tag",
-    "hostname",
-    "iterations_since_restore",
-    "node_ip",
-    "pid",
-    "reported_at",
-    "time_since_restore",
-    "time_this_iter_s",
-    "timesteps_since_restore",
-    "timesteps_this_iter",
-    "timesteps_total",
-    "trainable_name",
+
+def _is_number(value: Any) -> bool:
+    return finite_number(value) is not None
+
+
+def _is_flag(value: Any) -> bool:
+    return value is None or type(value) in (bool, int)
+
+
+# The names that Tune gives a meaning; where it calculates with the value, with a check of it.
+_TUNES: dict[str, Callable[[Any], bool] | None] = {
+    "__duplicate__": None,
+    "config": lambda value: isinstance(value, Mapping),
+    CHECKPOINT: None,
+    "date": None,
+    "done": _is_flag,
+    "episodes_this_iter": None,
+    "episodes_total": None,
+    "experiment_id": None,
+    "experiment_tag": None,
+    "hostname": None,
+    "iterations_since_restore": None,
+    "node_ip": None,
+    "pid": None,
+    "should_checkpoint": _is_flag,
+    "time_since_restore": _is_number,
+    "time_this_iter_s": _is_number,
+    "time_total_s": _is_number,
+    "timestamp": _is_number,
+    "timesteps_since_restore": None,
+    "timesteps_this_iter": None,
+    "timesteps_total": lambda value: value is None or _is_number(value),
+    "trainable_name": None,
+    ITERATION: lambda value: type(value) is int and 0 <= value <= MOST,
+    "trial_id": None,
 }
+
+
+def is_reserved(name: str) -> bool:
+    """Return whether a metric's name has a meaning for Tune or tunekit; a score must not have it.
+
+    Args:
+        name: The metric's flat name.
+
+    Example:
+        >>> [is_reserved(name) for name in ("loss", "pid", "config/lr", "tunekit/generation")]
+        [False, True, True, True]
+    """
+    first = name.partition("/")[0]
+    return first == _OWN or first in _TUNES
 
 
 def user_metrics(names: Iterable[str]) -> list[str]:
@@ -78,7 +100,7 @@ def user_metrics(names: Iterable[str]) -> list[str]:
         >>> user_metrics(["pid", "loss", "config/lr", "training_iteration", "config", "eval/acc"])
         ['eval/acc', 'loss']
     """
-    return sorted(n for n in names if n not in FILLED_IN and not n.startswith("config/"))
+    return sorted(name for name in names if not is_reserved(name))
 
 
 def closest_name(wanted: str, names: Iterable[str]) -> str | None:
@@ -184,30 +206,23 @@ def _laid_over(report: Mapping[str, Any], validated: Mapping[str, Any]) -> dict[
 
 
 def move_to_reported(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return a copy of a row with the metrics called ``names`` moved to ``row["reported"]``.
+    """Return a copy of a row with the metrics called ``names`` moved below :data:`REPORTED`.
 
     A sweep's validations own the names of their metrics. A value that training reported under one
     of these names is a different quantity, and must not appear in the validated column.
 
     Example:
         >>> move_to_reported({"accuracy": 0.99, "loss": 0.1}, {"accuracy"})
-        {'loss': 0.1, 'reported': {'accuracy': 0.99}}
+        {'loss': 0.1, 'tunekit/reported/accuracy': 0.99}
         >>> move_to_reported({"eval": {"accuracy": 0.99, "n": 1}}, {"eval/accuracy"})
-        {'eval': {'n': 1}, 'reported': {'eval/accuracy': 0.99}}
+        {'eval': {'n': 1}, 'tunekit/reported/eval/accuracy': 0.99}
     """
     hidden, rest = _parted(row, names)
-    return add_reported(rest, hidden) if hidden else rest
+    return _with_reported(rest, hidden)
 
 
-def add_reported(row: Mapping[str, Any], moved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a row with metrics added to ``row["reported"]``.
-
-    Example:
-        >>> add_reported({"loss": 0.1, "reported": 3}, {"accuracy": 0.99})
-        {'loss': 0.1, 'reported': {'reported': 3, 'accuracy': 0.99}}
-    """
-    own = row.get(REPORTED, {})
-    return {**row, REPORTED: {**(own if isinstance(own, Mapping) else {REPORTED: own}), **moved}}
+def _with_reported(row: Mapping[str, Any], moved: Mapping[str, Any]) -> dict[str, Any]:
+    return {**row, **{f"{REPORTED}/{name}": value for name, value in moved.items()}}
 
 
 def without(row: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -317,31 +332,6 @@ def finite_json(value: Any) -> Any:
 
 # Reports -----------------------------------------------------------------------------------------
 
-# The names that tunekit adds to a row.
-_OURS = (GENERATION, RUNS, VALIDATED_ITERATION)
-
-
-def _is_number(value: Any) -> bool:
-    return finite_number(value) is not None
-
-
-def _is_flag(value: Any) -> bool:
-    return value is None or type(value) in (bool, int)
-
-
-# The names that Tune fills in and calculates with, each with a check of its value.
-_TUNES: dict[str, Callable[[Any], bool]] = {
-    ITERATION: lambda value: type(value) is int,
-    "config": lambda value: isinstance(value, Mapping),
-    "done": _is_flag,
-    "should_checkpoint": _is_flag,
-    "time_since_restore": _is_number,
-    "time_this_iter_s": _is_number,
-    "time_total_s": _is_number,
-    "timestamp": _is_number,
-    "timesteps_total": lambda value: value is None or _is_number(value),
-}
-
 
 def sanitize_report(
     report: Mapping[str, Any],
@@ -352,8 +342,9 @@ def sanitize_report(
     """Return a report that Tune, loggers and the journal can handle, whatever its values are.
 
     Values are converted by :func:`~tunekit.core.values.sanitize`; a metric that is written in two
-    ways keeps one value; a value of the wrong type under a name that Tune calculates with moves to
-    ``reported/``. A report that needs no change is returned itself.
+    ways keeps one value; a metric with a name of tunekit's, or a value of the wrong type under a
+    name that Tune calculates with, moves below :data:`REPORTED`. A report that needs no change is
+    returned itself.
 
     Args:
         report: A trial's report; it is not changed.
@@ -365,41 +356,22 @@ def sanitize_report(
         >>> sanitize_report({"training_iteration": 3, "loss": 0.5, 7: (1, 2)}, 3, str)
         {'training_iteration': 3, 'loss': 0.5, '7': (1, 2)}
         >>> sanitize_report({"training_iteration": 3, "timestamp": "noon"}, 3, str)
-        {'training_iteration': 3, 'reported': {'timestamp': 'noon'}}
+        {'training_iteration': 3, 'tunekit/reported/timestamp': 'noon'}
     """
     if not isinstance(report.get("config", {}), Mapping):
         keep = [name for name in keep if name != "config"]
     kept = {name: report[name] for name in keep if name in report}
     own = {key: value for key, value in report.items() if type(key) is not str or key not in kept}
     clean = deduplicate(sanitize(own, objects))
-    odd = [name for name, fits in _TUNES.items() if name in clean and not fits(clean[name])]
+    odd = [
+        name
+        for name, value in clean.items()
+        if name.partition("/")[0] == _OWN
+        or ((fits := _TUNES.get(name)) is not None and not fits(value))
+    ]
     if odd:
-        clean = _moved(clean, odd)
+        moved = flatten({name: clean[name] for name in odd})
+        clean = _with_reported({n: v for n, v in clean.items() if n not in odd}, moved)
     if ITERATION not in clean:
         clean = {**clean, ITERATION: iteration}
     return report if clean is own else {**clean, **kept}
-
-
-def own_names(report: Mapping[str, Any], validated: Collection[str]) -> Mapping[str, Any]:
-    """Return a report with only training's names; other names move to ``reported/``.
-
-    Args:
-        report: A trial's report.
-        validated: The metrics that validation produces.
-
-    Example:
-        >>> own_names({"loss": 0.5, "accuracy": 0.99, "reported": 1}, ["accuracy"])
-        {'loss': 0.5, 'reported': {'reported': 1, 'accuracy': 0.99}}
-    """
-    ours = [name for name in _OURS if name in report]
-    if ours:
-        report = _moved(report, ours)
-    if not isinstance(report.get(REPORTED, {}), Mapping):
-        report = add_reported(report, {})
-    return move_to_reported(report, validated) if validated else report
-
-
-def _moved(report: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
-    """Return a copy with some keys and their values moved into ``report["reported"]``."""
-    moved = {name: report[name] for name in names}
-    return add_reported({name: v for name, v in report.items() if name not in moved}, moved)

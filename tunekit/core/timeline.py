@@ -32,6 +32,7 @@ from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import (
     CHECKPOINT,
     GENERATION,
+    REPORT_TIME,
     RUNS,
     flat_items,
     flatten,
@@ -318,7 +319,7 @@ class Timeline:
             row[RUNS] = one.key.run
             if one.saved is not None:
                 row[CHECKPOINT] = one.saved.checkpoint.rstrip("/").rpartition("/")[2]
-            yield {**row, "reported_at": one.report.time}
+            yield {**row, REPORT_TIME: one.report.time}
 
     def _ordered(self, trial_id: str) -> list[tuple[tuple[int, int], OpenReport]]:
         return sorted(self._results.get(trial_id, {}).items(), key=lambda one: one[0])

@@ -8,7 +8,7 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from tunekit.core.metrics import RESERVED, flat_items
+from tunekit.core.metrics import flat_items, is_reserved
 from tunekit.core.values import finite_number, format_value
 
 
@@ -174,10 +174,10 @@ PENDING = tuple(status.value for status in PendingStatus)
 def score_problem(returned: object, required: Collection[str]) -> str | None:
     """Return why a validation function's return value is a mistake; None if it is not one.
 
-    It must be a dict with string keys, none of them in :data:`RESERVED`. Metrics that a scheduler
-    or searcher uses must, if they occur in it, be numbers; NaN or infinity, for example from a
-    trial that has diverged or an episode that has not ended, means that there is no score. Other
-    metrics may be anything. :func:`~tunekit.core.values.sanitize` has made the keys strings.
+    It must be a dict with string keys, none of them reserved (:func:`is_reserved`). Metrics that a
+    scheduler or searcher uses must, if they occur in it, be numbers; NaN or infinity, for example
+    from a trial that has diverged or an episode that has not ended, means that there is no score.
+    Other metrics may be anything. :func:`~tunekit.core.values.sanitize` has made the keys strings.
 
     Args:
         returned: The return value.
@@ -196,8 +196,7 @@ def score_problem(returned: object, required: Collection[str]) -> str | None:
         return f"returned a {type(returned).__name__}, not a dict of metrics"
     if not returned:
         return "returned an empty dict, without any metric"
-    taken = sorted(name for name in returned if name.split("/")[0] in RESERVED)
-    if taken:
+    if taken := sorted(filter(is_reserved, returned)):
         return f"returned {taken[0]!r}, a name reserved by Tune or tunekit"
     for name, value in flat_items(returned):
         if name in required and type(value) is not float and finite_number(value) is None:

@@ -24,6 +24,9 @@ from typing import Any
 #: A key that no user value contains; readers of a journal unpickle its value.
 PICKLED = "__pickled__"
 
+#: The largest iteration, line's number and so on: the largest count that a float can represent.
+MOST = 2**53
+
 #: The longest text that represents a value.
 LONGEST = 200
 

@@ -35,12 +35,11 @@ from tunekit.core.metrics import (
     CHECKPOINT,
     GENERATION,
     RUNS,
-    VALIDATED_ITERATION,
+    VALIDATED_AT,
     flatten,
     merge,
     metric_of,
     move_to_reported,
-    own_names,
     sanitize_report,
 )
 from tunekit.core.open_reports import OpenReport
@@ -155,8 +154,10 @@ class Reports:
             self.returned(trial, queue)
         queue.settle()
         generation, names = self.engine.ancestry.generation(trial_id), self.engine.history.names
-        row = {**own_names(report, names), GENERATION: generation}
-        self.emit(Reported(trial_id=trial_id, report=row, decision_point=point))
+        row = move_to_reported(report, names)
+        self.emit(
+            Reported(trial_id=trial_id, report=row, generation=generation, decision_point=point)
+        )
         entry = Entry(row, iteration=iteration, last=last)
         if saving:
             entry.stage = Stage.SAVING
@@ -339,7 +340,8 @@ class Reports:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         # Until it is known which names are validation's, any that the sweep uses may be.
         names, key = self.engine.history.names or self.engine.required, self._key(trial, entry)
-        row = {**move_to_reported(entry.report, names), RUNS: key.run}
+        row = move_to_reported(entry.report, names)
+        row |= {GENERATION: key.generation, RUNS: key.run}
         if entry.checkpoint is not None:
             row[CHECKPOINT] = entry.checkpoint.checkpoint.path.rstrip("/").rpartition("/")[2]
         row.setdefault(CHECKPOINT, None)  # a column for loggers
@@ -396,7 +398,7 @@ class Reports:
         if newest := self._newest.get(trial.trial_id):
             iteration, metrics = newest
             shown = result if ranked else merge(result, metrics)
-            trial.run_metadata.last_result = {**shown, VALIDATED_ITERATION: iteration}
+            trial.run_metadata.last_result = {**shown, VALIDATED_AT: iteration}
         # After the decision: a restore replays that with new random donors, and then finds the
         # recorded ones, which take precedence (decision 3).
         self.exploited()

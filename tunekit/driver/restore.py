@@ -297,7 +297,7 @@ class Restore:
 
     def _config_of(self, trial: Trial, event: Reported) -> Mapping[str, Any]:
         """Return the hyperparameters of a report, which the journal has only once."""
-        recorded = self._configs.get((trial.trial_id, event.report.get(GENERATION, 0)))
+        recorded = self._configs.get((trial.trial_id, event.generation))
         return trial.config if recorded is None else resolve_opaque(recorded, [trial.config])
 
     # Continuing ----------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from ray.tune.search import BasicVariantGenerator
 
 from tunekit._ray.controller import Parts, parts_of
 from tunekit._ray.scheduler_kinds import innermost, mode_of, objectives_of, traits_of
-from tunekit._ray.searchers import innermost_searcher
+from tunekit._ray.searchers import FIT_VALUES, innermost_searcher
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import penalize
 from tunekit.core.events import TrialFailed, TrialResumed, TrialRetried
@@ -25,9 +25,6 @@ from tunekit.messages.problems import Problems
 
 # The scheduler acts on the first reminder, and sees the result of that in the second.
 _REMINDERS = 2
-
-# They fit a model to scores, including the penalties that replace infeasible ones.
-_FIT_VALUES = ("AxSearch", "BayesOptSearch", "HEBOSearch", "PB2")
 
 
 def unwrapped(scheduler: Any) -> Any:
@@ -284,7 +281,7 @@ def check_combination(
     decides = innermost(scheduler)
     name = type(decides).__name__
     for kind in (name, type(innermost_searcher(search_alg)).__name__) if config.constraints else ():
-        if kind in _FIT_VALUES:
+        if kind in FIT_VALUES:
             problems.add(
                 f"constraints need a scheduler and a searcher that rank scores, but {kind} fits a "
                 "model to their values. Use PopulationBasedTraining or OptunaSearch, or leave "

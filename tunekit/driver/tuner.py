@@ -404,7 +404,7 @@ class Tuner(tune.Tuner):
 
         Returns:
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
-            and ``get_dataframe()`` (the newest validated values, and ``validated_iteration``),
+            and ``get_dataframe()`` (the newest validated values, and their iteration),
             ``metrics_dataframe`` (one row per iteration, NaN where it was not validated) and
             ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`).
 
@@ -440,7 +440,7 @@ class Tuner(tune.Tuner):
             watch = validation.validator.ray_watch
             stack.enter_context(watch.watching(how, validation.close))
             stack.enter_context(ended_by_sigterm())
-            return ValidatedResults(super().fit(), validation.config.constraints)
+            return _results_of(super().fit(), validation)
 
     def get_results(self) -> tune.ResultGrid:
         """Return the results of a finished sweep, as :meth:`fit` does.
@@ -449,9 +449,12 @@ class Tuner(tune.Tuner):
             RuntimeError: If the sweep has not been run.
         """
         results, validation = super().get_results(), self.validation
-        if validation is None:
-            return results
-        return ValidatedResults(results, validation.config.constraints)
+        return results if validation is None else _results_of(results, validation)
+
+
+def _results_of(results: tune.ResultGrid, validation: ValidationCallback) -> ValidatedResults:
+    names = validation.engine.required | validation.engine.history.names.keys()
+    return ValidatedResults(results, validation.config.constraints, sorted(names))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import pyarrow.fs
 
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
-from tunekit.core.metrics import FILLED_IN, flatten, format_names
+from tunekit.core.metrics import flatten, format_names, is_reserved
 from tunekit.core.signatures import function_name, import_path
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import FAILED, PENDING, PendingStatus
@@ -61,7 +61,8 @@ def name_problem(name: str, timeline: Timeline) -> str | None:
     rows = (row for trial_id in timeline.trials for row in timeline.rows(trial_id))
     known = {*timeline.own_names, *(one for row in rows for one in flatten(row))}
     later = set(timeline.names).difference(timeline.own_names)
-    same = [one for one in (*FILLED_IN, *(known - later)) if one.split("/")[0] == name]
+    same = [one for one in known - later if one.split("/")[0] == name]
+    same += [name] if is_reserved(name) and not same else []
     return (
         f"is taken: the sweep itself has {format_names(same)}. Pass another name." if same else None
     )

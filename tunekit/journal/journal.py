@@ -2,7 +2,7 @@
 
 The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
 each session of the sweep starts one, and more if needed. A line is a JSON object. A session's first
-line is a header, ``{"n": 1, "journal": "tunekit", "version": 3, ...}``; each other line is an event
+line is a header, ``{"n": 1, "journal": "tunekit", "version": 4, ...}``; each other line is an event
 (:mod:`tunekit.core.events`).
 
 Lost, changed and duplicated lines are detected: ``n`` numbers all lines, ``crc`` is the line's
@@ -33,7 +33,6 @@ import pyarrow.fs
 
 from tunekit._ray.storage import storage_at
 from tunekit.core.events import (
-    MOST,
     CheckpointSaved,
     Event,
     Exploited,
@@ -43,7 +42,7 @@ from tunekit.core.events import (
     ValidationEvent,
     parse_event,
 )
-from tunekit.core.values import NESTED, PICKLED, format_value, is_too_deep, sanitize
+from tunekit.core.values import MOST, NESTED, PICKLED, format_value, is_too_deep, sanitize
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.storage import PATIENCE_S, Folder, folder_at
@@ -58,7 +57,7 @@ SERIES = "journal"
 STATE = "state"
 
 #: The version of the format, in each file's first line.
-VERSION = 3
+VERSION = 4
 
 # A line without this mark is read several times faster.
 _MARK = MARK.encode()

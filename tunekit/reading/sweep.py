@@ -191,14 +191,14 @@ class Sweep:
 
         Columns:
 
-        - ``trial_id``, ``generation``, ``training_iteration``;
-        - ``iteration_runs``: how many times the trial has run the iteration; the row is from the
-          newest run;
-        - ``reported_at``: when the driver got the report;
+        - ``trial_id``, ``tunekit/generation``, ``training_iteration``;
+        - ``tunekit/runs``: how many times the trial has run the iteration; the row is
+          from the newest run;
+        - ``tunekit/time``: when the driver got the report;
         - the values that the trial reported, and those that Tune added (``time_this_iter_s``, ...);
         - the validated metrics of the checkpoint that was saved there, including those of later
           validations; NaN where none was validated. Values that training reports under the name of
-          a validated metric are in ``reported/...``.
+          a validated metric are in ``tunekit/reported/...``.
 
         The trials' ``result.json``, ``progress.csv`` and ``Result.metrics_dataframe`` have the same
         rows, and one for every run of a repeated iteration.

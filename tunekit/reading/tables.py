@@ -11,14 +11,14 @@ from typing import Any
 
 import pandas as pd
 
-from tunekit.core.metrics import flatten
+from tunekit.core.metrics import GENERATION, ITERATION, REPORT_TIME, RUNS, flatten
 from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import VALIDATION, Timeline
 from tunekit.core.validation import PENDING
 from tunekit.core.values import encodable
 
 #: The first columns of the reports.
-LEADING = ("trial_id", "generation", "training_iteration", "iteration_runs", "reported_at")
+LEADING = ("trial_id", GENERATION, ITERATION, RUNS, REPORT_TIME)
 #: The columns of the trials.
 TRIALS = (
     *("trial_id", "folder", "status", "stopped", "failures", "iteration", "unprocessed"),
@@ -34,7 +34,7 @@ _LATER = ("name", "function", *VALIDATIONS)
 #: The columns of the decisions.
 DECISIONS = ("time", "trial_id", "generation", "iteration", "decision", "score", "reached")
 _COUNTED = ("validated", "not_validated", "pending")
-_MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", "reported_at")
+_MOMENTS = ("added", "ended", "requested", "started", "ran_from", "time", REPORT_TIME)
 _NUMBERS = ("best", "last", "waited_s", "ran_s", "lag_s", "score")
 _WHOLE = (
     *("rank", "best_iteration", "best_generation", "last_iteration", "last_generation"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -26,9 +26,15 @@ class ValidatedResults(tune.ResultGrid):
     Args:
         results: Tune's results.
         constraints: The constraints on scores.
+        names: The metrics of validations, which are columns also in trials without a score.
     """
 
-    def __init__(self, results: tune.ResultGrid, constraints: Sequence[Constraint] = ()):
+    def __init__(
+        self,
+        results: tune.ResultGrid,
+        constraints: Sequence[Constraint] = (),
+        names: Iterable[str] = (),
+    ):
         self.__dict__.update(results.__dict__)
         self._constraints = constraints
         place = [GENERATION, TRAINING_ITERATION]
@@ -37,7 +43,8 @@ class ValidatedResults(tune.ResultGrid):
             if rows is not None and rows.columns.isin(place).sum() == len(place):
                 # A trial that failed has repeated what it had not saved.
                 rows = rows.drop_duplicates(place, keep="last", ignore_index=True)
-                result.metrics_dataframe = rows
+                columns = dict.fromkeys([*rows.columns, *names])
+                result.metrics_dataframe = rows.reindex(columns=list(columns))
 
     def get_best_result(
         self,
@@ -98,7 +105,8 @@ class ValidatedResults(tune.ResultGrid):
             filter_mode: ``"min"`` or ``"max"``, together with ``filter_metric``.
 
         Returns:
-            The table; ``validated_iteration`` is the iteration whose checkpoint was validated.
+            The table; ``tunekit/validated_at`` is the iteration whose checkpoint was
+            validated.
 
         Raises:
             ValueError: If ``filter_mode`` is invalid, or is passed without ``filter_metric``.

@@ -37,9 +37,9 @@ def test_a_validated_metric_takes_the_place_of_the_reported_one(row, validated):
 @pytest.mark.parametrize("row", WRITTEN)
 def test_a_reported_metric_is_moved_however_it_is_written(row):
     hidden = move_to_reported(row, ["val/acc"])
-    assert hidden["reported"] == {"val/acc": 0.99}
+    assert hidden["tunekit/reported/val/acc"] == 0.99
     assert flatten(without(row, ["val/acc"])) == flatten(
-        {key: value for key, value in hidden.items() if key != "reported"}
+        {key: value for key, value in hidden.items() if not key.startswith("tunekit/")}
     )
     assert "val/acc" not in flatten(without(row, ["val/acc"]))
 
@@ -48,7 +48,7 @@ def test_a_reported_metric_is_moved_however_it_is_written(row):
 @pytest.mark.parametrize("validated", DEEP)
 def test_a_name_may_be_split_anywhere(row, validated):
     assert flatten(row) == {"a/b/c": 1}
-    assert flatten(move_to_reported(row, ["a/b/c"])) == {"reported/a/b/c": 1}
+    assert flatten(move_to_reported(row, ["a/b/c"])) == {"tunekit/reported/a/b/c": 1}
     assert list(flat_items(merge({**row, "d": 2}, validated))) in (
         [("d", 2), ("a/b/c", 1)],
         [("a/b/c", 1), ("d", 2)],
@@ -96,11 +96,18 @@ def test_the_rules_are_those_of_flat_dicts(report, validated):
     assert rest == {n: v for n, v in flat.items() if v != {}}
     hidden = move_to_reported(report, own)
     moved = {n: v for n, v in flatten(report).items() if n in own}
-    assert hidden.get("reported", {}) == moved
-    assert {k: v for k, v in hidden.items() if k != "reported"} == without(report, own)
+    rest = without(report, own)
+    assert hidden == {**rest, **{f"tunekit/reported/{n}": v for n, v in moved.items()}}
 
 
-FILLED_IN = {*AUTO_RESULT_KEYS, *DEBUG_METRICS, "done", "generation", "config/lr", "trial_id"}
+FILLED_IN = {
+    *AUTO_RESULT_KEYS,
+    *DEBUG_METRICS,
+    "done",
+    "tunekit/generation",
+    "config/lr",
+    "trial_id",
+}
 
 
 def test_none_of_what_tune_fills_in_was_chosen_by_the_user():

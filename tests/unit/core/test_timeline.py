@@ -322,8 +322,8 @@ class Sweep(RuleBasedStateMachine):
         self.iteration += 1
         place = (self.generation, self.iteration)
         self.runs[place] = self.runs.get(place, 0) + 1
-        report = {"training_iteration": self.iteration, "generation": self.generation}
-        self.write(Reported(trial_id="a", report=report))
+        report = {"training_iteration": self.iteration}
+        self.write(Reported(trial_id="a", report=report, generation=self.generation))
         entry = Entry(report, iteration=self.iteration)
         self.queue.append(entry)
         if saves:
@@ -393,8 +393,8 @@ class Sweep(RuleBasedStateMachine):
     def what_is_read_is_what_was_processed(self) -> None:
         for timeline in (self.follower, Timeline(self.lines, "accuracy")):
             rows = {
-                (row["generation"], row["training_iteration"]): (
-                    row["iteration_runs"],
+                (row["tunekit/generation"], row["training_iteration"]): (
+                    row["tunekit/runs"],
                     row.get("accuracy"),
                 )
                 for row in timeline.rows("a")
