@@ -59,18 +59,20 @@ class ScoredSearch:
     ) -> None:
         """Pass on the end of a trial, with its newest score if it has one."""
         if self._receives:
-            passed = self._penalized(trial_id, result) if self._is_scored(result) else None
+            passed = None
+            if result and self._is_scored(result):
+                passed = self._penalized(trial_id, result)
             self.search_alg.on_trial_complete(trial_id, result=passed, error=error)
 
-    def _is_scored(self, result: Mapping[str, Any] | None) -> bool:
+    def _is_scored(self, result: Mapping[str, Any]) -> bool:
         """Return whether an algorithm can learn from a trial's last result.
 
         Infinity tells it that the trial is infeasible, unless it fits a model to values.
         """
-        values = [(result or {}).get(name) for name in objectives_of(self.search_alg)]
+        values = [result.get(name) for name in objectives_of(self.search_alg)]
         kind = type(innermost_searcher(self.search_alg)).__name__
         allowed = () if kind in FIT_VALUES else (math.inf, -math.inf)
-        return bool(result) and all(
+        return all(
             finite_number(value) is not None or (isinstance(value, float) and value in allowed)
             for value in values
         )

@@ -606,7 +606,7 @@ class _Averages(_TrainingRunMetadata):
 
     def update_metric(self, metric: str, value: Any, step: int | None = 1) -> None:
         if metric not in COUNTS:
-            counts: dict[str, int] = vars(self).setdefault("_values", {})
+            counts: dict[str, int] = self.__dict__.setdefault("_values", {})
             counts[metric] = counts.get(metric, 0) + 1
             super().update_metric(metric, value, counts[metric])
 
