@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import signal
+from typing import Any
 
 import pytest
 import ray
@@ -26,9 +27,10 @@ from tunekit._ray import cluster
 from tunekit._ray.distributed_trials import trainer_of
 from tunekit._ray.tuner import settings_of
 from tunekit.driver import resources
-from tunekit.driver.resources import share_cluster
+from tunekit.driver.resources import leave_room_for_data, share_cluster
 from tunekit.errors import ConfigError
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints
+from tunekit.validating.ray_executor import executor_of
 
 VALIDATION = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5})
 
@@ -477,13 +479,15 @@ BY_WORKERS = tunekit.distributed.TrainerValidation(
 def look(monkeypatch, tmp_path):
     """Return what a sweep does on a cluster with these resources."""
 
-    def look(cluster, trainable, scheduler=None, space=None, **options):
+    def look(cluster, trainable, scheduler=None, space=None, limit=None, **options):
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
         monkeypatch.setattr(ray, "cluster_resources", lambda: cluster)
         tuner = tunekit.Tuner(
             trainable,
             param_space=space,
-            tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler),
+            tune_config=tune.TuneConfig(
+                metric="accuracy", mode="max", scheduler=scheduler, max_concurrent_trials=limit
+            ),
             run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
             validation_config=tunekit.ValidationConfig(**{"fn": validate, **options}),
         )
@@ -522,6 +526,56 @@ def test_a_validation_that_must_run_in_a_trial_has_to_fit_there(on_cluster):
     on_cluster(12, ASHAScheduler(), workers=3, where="trial")
     with pytest.raises(ConfigError, match="a trial has 2 CPU and a validation takes 2 CPU"):
         on_cluster(12, ASHAScheduler(), where="trial", ray_remote_kwargs={"num_cpus": 2})
+
+
+DATA: Any = {"train": object()}
+
+
+@pytest.mark.parametrize(
+    ("cpus", "options", "at_once"),
+    [
+        (8, {}, 2),
+        (4, {}, 1),
+        (9, {"limit": 4}, 3),
+        (12, {"limit": 2}, 2),
+        # Validations that need no CPU do not limit trials otherwise.
+        (8, {"ray_remote_kwargs": {"num_cpus": 0, "resources": {"v": 1}}}, 2),
+    ],
+)
+@pytest.mark.parametrize("where", ["trainer", "space", "factory"])
+def test_trials_leave_a_cpu_each_to_ray_data(look, cpus, options, at_once, where):
+    own = DATA if where != "space" else None
+    scaling = train.ScalingConfig(num_workers=2)
+    source = TorchTrainer(lambda config: None, scaling_config=scaling, datasets=own)
+    if where == "factory":
+        source = tunekit.distributed.TrainerFactory(lambda config, made=source: made)
+    space = {"datasets": DATA} if where == "space" else {}
+    shares = look({"CPU": float(cpus), "v": 1.0}, source, space=space, **options)
+    in_trials = "ray_remote_kwargs" not in options
+    assert (shares.at_once if in_trials else shares.alongside) == at_once
+    config = tune.TuneConfig(max_concurrent_trials=options.get("limit"))
+    settings = settings_of(tunekit.Tuner(source, param_space=space, tune_config=config))
+    leave_room_for_data(settings)
+    assert settings.tune_config.max_concurrent_trials == at_once, "also without validation"
+
+
+def test_trial_that_leaves_no_cpu_to_ray_data_is_refused(look, monkeypatch):
+    monkeypatch.setattr(cluster, "cannot_grow", lambda: True)
+    scaling = train.ScalingConfig(num_workers=2)
+    source = TorchTrainer(lambda config: None, scaling_config=scaling, datasets=DATA)
+    with pytest.raises(ConfigError) as caught:
+        look({"CPU": 2.0}, source)
+    assert "3 CPU" in str(caught.value) and "2 CPU" in str(caught.value)
+    with pytest.raises(ConfigError):
+        leave_room_for_data(settings_of(tunekit.Tuner(source)))
+
+
+def test_validation_by_a_trainer_with_datasets_leaves_a_cpu_to_ray_data():
+    loads = tunekit.distributed.TrainerValidation(
+        lambda config: {}, train.ScalingConfig(num_workers=3), datasets=DATA
+    )
+    config = tunekit.ValidationConfig(fn=loads)
+    assert executor_of(config).need == {"CPU": 1 + 3 + 1}
 
 
 @pytest.mark.parametrize("grows", [True, False])

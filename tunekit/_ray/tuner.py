@@ -61,6 +61,23 @@ def has_workers(trial: Trial) -> bool:
     return is_distributed(trial.get_trainable_cls())
 
 
+#: The resources that Ray Data needs to load the datasets of one trial or validation: its tasks run
+#: outside of any placement group.
+FOR_DATA: Mapping[str, float] = {"CPU": 1.0}
+
+
+def reads_data(trainable: Any, param_space: Mapping[str, Any]) -> bool:
+    """Return whether trials are runs of a trainer with ``datasets``, which Ray Data loads."""
+    if not is_distributed(trainable):
+        return False
+    try:
+        source = trainable.source
+        trainer = source if is_trainer(source) else source(dict(param_space))
+        return bool(trainer.datasets or param_space.get("datasets"))
+    except Exception:  # a user's function, but no configuration is drawn yet
+        return False
+
+
 def goal_of(results: tune.ResultGrid) -> tuple[str | None, str | None]:
     """Return the metric and the mode of ``TuneConfig`` from a sweep's results."""
     analysis = results._experiment_analysis

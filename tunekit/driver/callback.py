@@ -211,6 +211,7 @@ class ValidationCallback(tune.Callback):
         *,
         have_workers: bool = False,
         limit: int | None = None,
+        alongside: Mapping[str, float] | None = None,
     ) -> bool:
         """Divide a cluster between trials and validations.
 
@@ -219,14 +220,18 @@ class ValidationCallback(tune.Callback):
             bundles: The resources of each bundle of a trial.
             have_workers: Whether trials are runs of a trainer, each of whose workers has a bundle.
             limit: The limit on concurrent trials that the user has set; None: it is set here.
+            alongside: What must be free for each trial in addition, if anything; then no more
+                trials run than that allows, whatever the user's limit.
 
         Returns:
             Whether checkpoints are validated in the processes of waiting trials.
         """
         most, need = self.config.most_in_flight or 1, self.executor.need
-        known = shares(cluster, total(*bundles), need, most=most, limit=limit)
+        known = shares(cluster, total(*bundles, alongside or {}), need, most=most, limit=limit)
         if limit is not None:
-            known = replace(known, at_once=None, alongside=None)
+            known = replace(known, alongside=None, at_once=known.at_once if alongside else None)
+        if alongside and known.alongside is None:
+            known = replace(known, alongside=known.at_once)
         self.shares = replace(known, have_workers=have_workers)
         waits = self.config.on_pending != "continue"
         return waits and self.executor.fits_in(self.shares.processes(bundles))

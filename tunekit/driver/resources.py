@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import ray
 
 from tunekit._ray.cluster import cannot_grow, check_fits
-from tunekit._ray.tuner import Settings, is_distributed, trial_bundles
-from tunekit.core.shares import total
+from tunekit._ray.tuner import FOR_DATA, Settings, is_distributed, reads_data, trial_bundles
+from tunekit.core.shares import shares, total
 from tunekit.driver.callback import ValidationCallback
 from tunekit.messages.formatting import format_resources
 from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
+
+_FOR_DATA = (
+    "At most %s trials run at once: each leaves a CPU for Ray Data, which loads the trainer's "
+    "datasets outside of the trial's resources."
+)
 
 
 def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
@@ -29,15 +35,8 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
         tunekit.errors.ConfigError: If a trial or a validation needs resources that this machine
             lacks, and no other machine can join.
     """
-    if not ray.is_initialized():
-        ray.init()
-    cluster = ray.cluster_resources()
-    problems = Problems("Tuner.fit")
-    bundles = trial_bundles(settings.trainable, settings.param_space)
-    per_trial = None if bundles is None else total(*bundles)
-    if per_trial is not None:
-        advice = "Ask for less with tune.with_resources, or with fewer workers in scaling_config."
-        check_fits("trial", per_trial, cluster, advice, problems)
+    cluster, problems = _cluster(), Problems("Tuner.fit")
+    bundles, data = _check_trial(settings, cluster, problems)
     per_validation = validation.executor.need
     advice = "Ask for less with ray_remote_kwargs."
     check_fits("validation", per_validation, cluster, advice, problems)
@@ -45,11 +44,13 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
     have_workers = is_distributed(settings.trainable)
     if not have_workers:
         validation.executor.forbid_workers_in_trials()
-    if bundles is None or per_trial is None:
+    if bundles is None:
         return
-    search_alg = settings.tune_config.search_alg
+    per_trial, search_alg = total(*bundles), settings.tune_config.search_alg
     limit = settings.tune_config.max_concurrent_trials or getattr(search_alg, "max_concurrent", 0)
-    themselves = validation.share(cluster, bundles, have_workers=have_workers, limit=limit or None)
+    themselves = validation.share(
+        cluster, bundles, have_workers=have_workers, limit=limit or None, alongside=data
+    )
     if themselves and have_workers:
         settings.trainable.host_validations()
     if validation.config.where == "trial" and not themselves:
@@ -60,24 +61,26 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
             "where out."
         )
         problems.raise_any()
-    shares = validation.shares
+    known = validation.shares
+    if data:
+        logger.info(_FOR_DATA, known.at_once)
     if limit:
         return
     if themselves:
         logger.info(
             "Trials validate their checkpoints in their own processes, while training waits."
         )
-    elif shares.alongside is not None:
+    elif known.alongside is not None:
         logger.info(
             "At most %d %s (%s each) at once, to leave room for validation (%s each). "
             "Set TuneConfig(max_concurrent_trials=...) to change that%s.",
-            shares.alongside,
-            "trials train" if shares.alongside != 1 else "trial trains",
+            known.alongside,
+            "trials train" if known.alongside != 1 else "trial trains",
             format_resources(per_trial),
             format_resources(per_validation),
             "" if cannot_grow() else ", if the cluster will grow",
         )
-    elif shares.exclusive:
+    elif known.exclusive:
         logger.warning(
             "A trial (%s) and a validation (%s) do not fit alongside each other on this cluster "
             "(%s), so a trial that waits for a score pauses. Ask for less with ray_remote_kwargs "
@@ -86,3 +89,43 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
             format_resources(per_validation),
             format_resources({name: cluster.get(name, 0.0) for name in per_validation}),
         )
+
+
+def leave_room_for_data(settings: Settings) -> None:
+    """Limit the trials of a sweep without validation, so that Ray Data can load their datasets.
+
+    Args:
+        settings: The sweep's settings; ``max_concurrent_trials`` is changed.
+
+    Raises:
+        tunekit.errors.ConfigError: As for :func:`share_cluster`.
+    """
+    if not reads_data(settings.trainable, settings.param_space):
+        return
+    cluster, problems = _cluster(), Problems("Tuner.fit")
+    bundles, data = _check_trial(settings, cluster, problems)
+    problems.raise_any()
+    limit = settings.tune_config.max_concurrent_trials
+    known = shares(cluster, total(*bundles or [], data), {}, most=0, limit=limit)
+    settings.tune_config.max_concurrent_trials = known.at_once
+    logger.info(_FOR_DATA, known.at_once)
+
+
+def _cluster() -> dict[str, float]:
+    """Return the resources of the cluster, starting Ray if necessary."""
+    if not ray.is_initialized():
+        ray.init()
+    return dict(ray.cluster_resources())
+
+
+def _check_trial(
+    settings: Settings, cluster: Mapping[str, float], problems: Problems
+) -> tuple[list[dict[str, float]] | None, Mapping[str, float]]:
+    """Return a trial's bundles, if known, and what must be free in addition; check that it fits."""
+    bundles = trial_bundles(settings.trainable, settings.param_space)
+    data = FOR_DATA if reads_data(settings.trainable, settings.param_space) else {}
+    if bundles is not None:
+        what = "trial, with a CPU for Ray Data to load its datasets," if data else "trial"
+        advice = "Ask for less with tune.with_resources, or with fewer workers in scaling_config."
+        check_fits(what, total(*bundles, data), cluster, advice, problems)
+    return bundles, data

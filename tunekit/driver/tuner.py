@@ -53,7 +53,7 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.driver.callback import ValidationCallback
-from tunekit.driver.resources import share_cluster
+from tunekit.driver.resources import leave_room_for_data, share_cluster
 from tunekit.driver.scheduler import ValidatedScheduler, check_combination, unwrapped
 from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import path_problem
@@ -423,6 +423,7 @@ class Tuner(tune.Tuner):
         validation = _validation_of(settings)
         if validation is None:
             leave_resuming_to_tune(settings.trainable)
+            leave_room_for_data(settings)
             with ended_soon() if is_distributed(settings.trainable) else nullcontext():
                 return super().fit()
         with ExitStack() as stack:

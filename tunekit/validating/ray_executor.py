@@ -158,7 +158,7 @@ class RayExecutor(Executor):
             for name, amount in self._own.items()
             if name != "CPU" or "num_cpus" in ray_remote_kwargs
         }
-        self._need = total(self._own, *self._bundles)
+        self._need = total(self._own, *self._bundles, getattr(fn, "alongside", {}))
         self._remote: Any = None
         self._fn_ref: Any = None
         self._flights: dict[str, _Flight] = {}

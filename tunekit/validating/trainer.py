@@ -14,6 +14,7 @@ from ray import train
 
 from tunekit._ray.compat import check_trainers
 from tunekit._ray.process_state import end_without_gpu, undisturbed
+from tunekit._ray.tuner import FOR_DATA
 from tunekit._ray.worker_errors import LoopError
 from tunekit.core.signatures import ValidationFunction, deferred_kind
 from tunekit.core.values import Raised, sanitize
@@ -100,6 +101,11 @@ class TrainerValidation:
     def bundles(self) -> list[dict[str, float]]:
         """Return the resources of each worker: ``[{"CPU": 1.0}, {"CPU": 1.0}]``."""
         return [dict(each) for each in self._scaling_config.as_placement_group_factory().bundles]
+
+    @property
+    def alongside(self) -> Mapping[str, float]:
+        """Return what must be free in addition: Ray Data loads the trainer's datasets."""
+        return FOR_DATA if self._options.get("datasets") else {}
 
     @property
     def fits_trials(self) -> bool:
