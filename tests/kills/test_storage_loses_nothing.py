@@ -275,9 +275,9 @@ class Disk:
         self.done.append(f"{kind} {name}" if not name.endswith(".draft") else f"{kind} draft")
         self._fsync(descriptor)
 
-    def replace(self, source, target):
+    def replace(self, source, target, **at):
         self.done.append(f"replace {os.path.basename(target)}")
-        self._replace(source, target)
+        self._replace(source, target, **at)
 
 
 def test_a_file_that_is_put_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -337,7 +337,11 @@ def test_a_file_system_that_cannot_sync_folders_is_fine(tmp_path, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    "write", [replace_file, lambda path, data: LocalFolder(path.parent).put(path.name, data)]
+    "write",
+    [
+        replace_file,
+        lambda path, data: LocalFolder(path.parent).put(path.name, data),
+    ],
 )
 def test_a_file_is_not_written_through_a_link(tmp_path, write):
     """Every possible path of a draft is a link to a user's file."""
@@ -409,11 +413,11 @@ def test_what_was_named_is_on_the_disk_before_its_predecessor_is_deleted(tmp_pat
     keeper = SnapshotWriter(folder, journal.Journal(folder), FakeClock())
     keeper.snapshot(Saved())
     disk = Disk(monkeypatch)
-    unlinked = Path.unlink
+    unlinked = os.unlink
     monkeypatch.setattr(
-        Path,
+        os,
         "unlink",
-        lambda path, **how: disk.done.append(f"delete {path.name}") or unlinked(path, **how),
+        lambda path, **at: disk.done.append(f"delete {Path(path).name}") or unlinked(path, **at),
     )
     keeper.snapshot(Saved())
     deleted = disk.done.index("delete 000000002-snapshot.zip")

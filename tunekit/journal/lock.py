@@ -26,7 +26,7 @@ import pyarrow.fs
 
 from tunekit.core.timing import Clock
 from tunekit.errors import AlreadyRunningError
-from tunekit.journal.safe_files import inside, local_path, read_plain
+from tunekit.journal.safe_files import folder_in, local_path, read_plain
 from tunekit.journal.storage import replace_file
 
 logger = logging.getLogger(__name__)
@@ -105,6 +105,7 @@ class DriverLock:
         on_lost: Called once, from any thread, if another driver has taken over the sweep; nothing
             more may be written after that. If given, and with the system's clock, a thread sends
             heartbeats.
+        below: The folder in it that is locked, if not all of it.
     """
 
     def __init__(
@@ -113,9 +114,11 @@ class DriverLock:
         home: str,
         clock: Clock | None = None,
         on_lost: Callable[[AlreadyRunningError], None] | None = None,
+        below: str = "",
     ):
-        self._filesystem, self._home = filesystem, home
-        self._path = posixpath.join(home, LOCK)
+        self._filesystem, self._name = filesystem, posixpath.join(below, LOCK)
+        self._path = posixpath.join(home, self._name)
+        self._home = self._path.removesuffix(f"/{LOCK}")
         self._local = local_path(filesystem, home)
         self._clock = clock or time
         self._mutex = threading.Lock()
@@ -200,28 +203,32 @@ class DriverLock:
         """Return the file's content; None if it does not exist."""
         with suppress(FileNotFoundError):
             if self._local is not None:
-                return read_plain(inside(self._local, LOCK), most=_MOST_BYTES)
+                return read_plain(self._local, self._name, most=_MOST_BYTES)
             with self._filesystem.open_input_stream(self._path) as stream:
                 return bytes(stream.read(_MOST_BYTES))
         return None
 
     def swap(self, held: bytes | None, data: bytes | None) -> bool:
         """Replace the content ``held``, None for no file; return False if it has changed."""
-        self._filesystem.create_dir(posixpath.dirname(self._path))
         with ExitStack() as stack:
-            if self._local is not None:
-                with suppress(ImportError, OSError):  # Windows and some network storages cannot
-                    import fcntl
+            if self._local is None:
+                self._filesystem.create_dir(posixpath.dirname(self._path))
+            else:
+                folder, file = posixpath.split(self._name)
+                at, dir_fd = stack.enter_context(folder_in(self._local, folder, make=True))
+                if dir_fd is not None:  # Windows has none
+                    with suppress(OSError):  # some network storages cannot
+                        import fcntl
 
-                    descriptor = os.open((self._local / LOCK).parent, os.O_RDONLY)
-                    stack.callback(os.close, descriptor)  # unlocks it, as the process's end does
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                        fcntl.flock(dir_fd, fcntl.LOCK_EX)  # until it is closed
             if self.read() != held:
                 return False
-            if data is None:
-                self._filesystem.delete_file(self._path)
+            if self._local is not None and data is not None:
+                replace_file(at / file, data, dir_fd=dir_fd)
             elif self._local is not None:
-                replace_file(self._local / LOCK, data)
+                os.unlink(at / file, dir_fd=dir_fd)
+            elif data is None:
+                self._filesystem.delete_file(self._path)
             else:
                 with self._filesystem.open_output_stream(self._path) as stream:
                     stream.write(data)
