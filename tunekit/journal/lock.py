@@ -1,8 +1,9 @@
 """Lock a sweep, so that only one driver runs it at a time.
 
 The lock is a file with a random token, the driver's host and process, and its last heartbeat. A
-driver is dead if its heartbeat is older than :data:`SILENT_S`, or, on the same host, if its process
-has ended.
+driver is dead if its heartbeat is older than :data:`SILENT_S`, or if its process has ended. The
+latter can be known only where its process ID means the same: in the same PID namespace since the
+same boot. Containers have their own, but often the same host name and the same small IDs.
 
 A local or mounted folder is locked with ``flock`` while the file is written. Object stores have no
 such lock: a driver writes the file, waits, reads it, and gives way if another one has written it.
@@ -19,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -44,6 +46,7 @@ SILENT_S = 3 * BEAT_S
 _DOUBT_S = 1.0
 # More than any lock has.
 _MOST_BYTES = 64 * 1024
+_PROC = Path("/proc")
 
 _Pid = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 # A time that ``datetime`` can show: until the year 9999.
@@ -58,6 +61,8 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
         host: The name of its machine.
         pid: Its process ID there.
         heard: The time of its last heartbeat, in seconds since the epoch.
+        namespace: What its process ID refers to: the boot and the PID namespace; empty if unknown.
+        started: When its process started, in clock ticks since the boot.
         alive: Whether it seems to be alive; not in the file.
     """
 
@@ -65,6 +70,8 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str
     pid: _Pid
     heard: _Time
+    namespace: str = ""
+    started: int = 0
     alive: bool = False
 
     def __str__(self) -> str:
@@ -88,11 +95,46 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
-    def is_alive(self, now: float) -> bool:
-        """Return whether it seems to be alive at a given time."""
-        local = self.host == platform.node() and os.path.exists("/proc/self")
-        ended = local and not os.path.exists(f"/proc/{self.pid}")
+    @classmethod
+    def here(cls, now: float, proc: Path = _PROC) -> Driver:
+        """Return this process as a driver, with a new token."""
+        ids = _namespace(proc), _started(os.getpid(), proc) or 0
+        return cls(secrets.token_hex(8), platform.node(), os.getpid(), now, *ids)
+
+    def is_alive(self, now: float, proc: Path = _PROC) -> bool:
+        """Return whether it seems to be alive at a given time.
+
+        Args:
+            now: Seconds since the epoch.
+            proc: Where the system shows its processes.
+        """
+        known = self.namespace != "" and self.namespace == _namespace(proc)
+        ended = known and _started(self.pid, proc) not in (self.started, None)
         return not ended and now - self.heard < SILENT_S
+
+
+def _namespace(proc: Path) -> str:
+    """Return what process IDs refer to here; empty if unknown, or if ``proc`` is of another one."""
+    with suppress(OSError):
+        if os.readlink(proc / "self") == str(os.getpid()):
+            boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+            return f"{boot} {os.readlink(proc / 'self/ns/pid')}"
+    return ""
+
+
+def _started(pid: int, proc: Path) -> int | None:
+    """Return when a process started, in clock ticks since the boot; 0 if it has ended.
+
+    None: that is unknown, because the process is another user's and ``proc`` hides it (hidepid).
+    """
+    with suppress(OSError, ValueError, IndexError):
+        # The process's name, in parentheses, may contain anything.
+        return int((proc / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except OSError as error:
+        return 0 if isinstance(error, ProcessLookupError) else None
+    return None
 
 
 class DriverLock:
@@ -135,8 +177,7 @@ class DriverLock:
         """
         held = None
         while self._mine is None:
-            held, now = self.check_free(), self._clock.time()
-            mine = Driver(secrets.token_hex(8), platform.node(), os.getpid(), heard=now)
+            held, mine = self.check_free(), Driver.here(self._clock.time())
             taken = self.swap(held, mine.encoded())
             if taken and self._local is None:
                 self._clock.sleep(_DOUBT_S)
