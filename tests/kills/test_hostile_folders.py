@@ -297,6 +297,19 @@ def test_nothing_is_written_behind_a_link(hostile, outside, tmp_path):
     assert sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*")) == before
 
 
+def test_a_report_goes_through_a_link_only_if_a_user_names_it(hostile, tmp_path):
+    """The experiment's folder, where it goes by default, may be somebody else's."""
+    page, mine = made(hostile, "harmless") / "report.html", tmp_path / "mine"
+    mine.write_text("precious")
+    page.symlink_to(mine)
+    tunekit_("report", hostile)
+    assert mine.read_text() == "precious" and not page.is_symlink()
+    page.unlink()
+    page.symlink_to(mine)
+    tunekit_("report", hostile, "--output", page)
+    assert "</html>" in mine.read_text() and page.is_symlink()
+
+
 def test_the_lock_of_a_later_validation_is_not_behind_a_link(hostile, outside):
     made(hostile, "harmless")
     linked(hostile, "validations", outside)

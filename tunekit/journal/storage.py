@@ -115,6 +115,32 @@ def replace_file(
         sync_folder(dir_fd)
 
 
+def is_stream(path: Path) -> bool:
+    """Return whether a path leads to a device, a pipe or an open file, such as ``/dev/stdout``.
+
+    Example:
+        >>> [is_stream(Path(one)) for one in (os.devnull, "/dev/stdout", "no-such-file")]
+        [True, True, False]
+    """
+    is_open_file = str(path.absolute()).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    return is_open_file or (path.exists() and not path.is_file())
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file at a path that a user named: atomically, unless :func:`is_stream`.
+
+    A link stays, and its target is replaced.
+
+    Raises:
+        OSError: If it cannot be written; an existing file stays as it is.
+    """
+    if not is_stream(path):
+        replace_file(Path(os.path.realpath(path)), data)
+        return
+    with open(path, "ab") as file:  # an open file keeps what it has
+        file.write(data)
+
+
 class _Complaints:
     """Log when a storage fails, and when it works again."""
 
