@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -258,6 +259,130 @@ def test_a_driver_that_was_killed_keeps_nobody_waiting(tmp_path):
     finally:
         driver.kill()
         driver.wait()
+
+
+# Where a process ID means the same ---------------------------------------------------------------
+
+BOOT, PIDS = "sys/kernel/random/boot_id", "self/ns/pid"
+OTHER = 5_000_000  # more than any system has
+
+
+@pytest.fixture
+def proc(tmp_path):
+    """What a system shows of this process and another one."""
+    for pid, ticks in ((os.getpid(), 100), (OTHER, 200)):
+        file = tmp_path / f"proc/{pid}/stat"
+        file.parent.mkdir(parents=True)
+        file.write_bytes(b"%d (a) R) S %s%d 0 0" % (pid, b"7 " * 18, ticks))
+        (file.parent / "ns").mkdir()
+        (file.parent / "ns/pid").symlink_to("pid:[4026531836]")
+    root = tmp_path / "proc"
+    (root / "self").symlink_to(str(os.getpid()))
+    (root / BOOT).parent.mkdir(parents=True)
+    (root / BOOT).write_text("boot\n")
+    return root
+
+
+def relinked(path, target):
+    path.unlink()
+    path.symlink_to(target)
+
+
+CHANGES = {
+    "nothing": (lambda proc: None, True),
+    "it has ended": (lambda proc: (proc / f"{OTHER}/stat").unlink(), False),
+    "its ID is another process's": (
+        lambda proc: (proc / f"{OTHER}/stat").write_bytes(b"1 (a) S " + b"7 " * 30),
+        False,
+    ),
+    "another boot": (
+        lambda proc: ((proc / BOOT).write_text("next"), (proc / f"{OTHER}/stat").unlink()),
+        True,
+    ),
+    "another namespace": (
+        lambda proc: (relinked(proc / PIDS, "pid:[7]"), (proc / f"{OTHER}/stat").unlink()),
+        True,
+    ),
+    "processes of another namespace": (
+        lambda proc: (relinked(proc / "self", str(OTHER)), (proc / f"{OTHER}/stat").unlink()),
+        True,
+    ),
+    "no boot ID": (
+        lambda proc: ((proc / BOOT).unlink(), (proc / f"{OTHER}/stat").unlink()),
+        True,
+    ),
+    "what no system shows": (lambda proc: (proc / f"{OTHER}/stat").write_bytes(b"1 ("), False),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_driver_has_ended_only_if_its_process_ID_means_the_same_here(change, proc):
+    apply, alive = CHANGES[change]
+    here = Driver.here(10.0, proc)
+    assert here.started == 100 and here.is_alive(10.0, proc)
+    driver = Driver.decoded(replace(here, pid=OTHER, started=200).encoded())
+    assert driver.is_alive(10.0, proc)
+    apply(proc)
+    assert driver.is_alive(10.0, proc) is alive
+    assert not driver.is_alive(10.0 + SILENT_S, proc)
+
+
+def test_a_driver_that_has_the_ID_of_its_predecessor_is_not_refused_by_itself(proc):
+    """As PID 1 in a container that was restarted."""
+    before = Driver.here(10.0, proc)
+    assert before.is_alive(11.0, proc)
+    (proc / f"{os.getpid()}/stat").write_bytes(b"1 (a) S " + b"7 " * 18 + b"300 0")
+    assert not before.is_alive(11.0, proc)
+    assert Driver.here(11.0, proc).is_alive(11.0, proc)
+
+
+@pytest.mark.parametrize("error", [PermissionError, None])
+def test_a_process_that_the_system_hides_may_be_alive(proc, error, monkeypatch):
+    """Those of other users are hidden with hidepid."""
+    driver = replace(Driver.here(10.0, proc), pid=OTHER)
+    (proc / f"{OTHER}/stat").unlink()
+    assert not driver.is_alive(10.0, proc)
+
+    def kill(pid, signal):
+        assert (pid, signal) == (OTHER, 0)
+        if error:
+            raise error
+
+    monkeypatch.setattr(os, "kill", kill)
+    assert driver.is_alive(10.0, proc)
+    assert not driver.is_alive(10.0 + SILENT_S, proc)
+
+
+@pytest.mark.parametrize("proc", ["/no/such/folder", "/dev/null"])
+def test_without_proc_only_the_heartbeat_counts(proc):
+    here = Driver.here(10.0, Path(proc))
+    assert (here.namespace, here.started) == ("", 0)
+    assert replace(here, pid=OTHER).is_alive(10.0, Path(proc))
+    assert not here.is_alive(10.0 + SILENT_S, Path(proc))
+
+
+def test_a_lock_of_this_process_is_read_as_it_was_written():
+    here = Driver.here(time.time())
+    assert Driver.decoded(here.encoded()) == here
+    most = replace(here, started=2**64 - 1)
+    assert Driver.decoded(most.encoded()) == most
+
+
+IN_A_NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+LOOK = (
+    "import sys, time; from pyarrow.fs import LocalFileSystem; from tunekit.journal.lock import "
+    "driver_of; print(driver_of(LocalFileSystem(), sys.argv[1], time.time()).alive)"
+)
+
+
+def test_a_driver_in_another_container_is_alive_although_its_process_ID_is_unknown(tmp_path):
+    try:
+        subprocess.run([*IN_A_NAMESPACE, "true"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        pytest.skip("PID namespaces are not available")
+    lock(tmp_path, FakeClock(epoch=time.time())).claim()
+    look = [*IN_A_NAMESPACE, sys.executable, "-c", LOOK, str(tmp_path)]
+    assert subprocess.run(look, check=True, capture_output=True, text=True).stdout == "True\n"
 
 
 # In a sweep --------------------------------------------------------------------------------------

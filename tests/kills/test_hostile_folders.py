@@ -10,6 +10,8 @@ import shutil
 import tracemalloc
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +24,17 @@ from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.kills import run_killed
 from tests.support.readers import NOTHING, score, session, tunekit_, validate_here
-from tests.support.restores import begin, prepare_restore, train, tuner
+from tests.support.restores import begin, prepare_restore, train, tuner, validate
 from tests.support.sweeps import sweep
 from tunekit._ray.controller import _files_in
 from tunekit.board.live import Catalogue, LiveSweep
 from tunekit.board.page import render_index
 from tunekit.core.events import SnapshotTaken, TrialAdded, TrialErrored
 from tunekit.errors import UnsafeFileError
+from tunekit.following.record import Recorder
+from tunekit.journal import lock, safe_files
 from tunekit.journal.journal import Journal, events_in
-from tunekit.journal.lock import Driver
+from tunekit.journal.lock import Driver, DriverLock
 from tunekit.journal.snapshots import _archive
 from tunekit.journal.storage import LocalFolder, folder_at
 
@@ -291,6 +295,169 @@ def test_nothing_is_written_behind_a_link(hostile, outside, tmp_path):
         with pytest.raises(UnsafeFileError):
             write()
     assert sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*")) == before
+
+
+def test_a_report_goes_through_a_link_only_if_a_user_names_it(hostile, tmp_path):
+    """The experiment's folder, where it goes by default, may be somebody else's."""
+    page, mine = made(hostile, "harmless") / "report.html", tmp_path / "mine"
+    mine.write_text("precious")
+    page.symlink_to(mine)
+    tunekit_("report", hostile)
+    assert mine.read_text() == "precious" and not page.is_symlink()
+    page.unlink()
+    page.symlink_to(mine)
+    tunekit_("report", hostile, "--output", page)
+    assert "</html>" in mine.read_text() and page.is_symlink()
+
+
+def test_the_lock_of_a_later_validation_is_not_behind_a_link(hostile, outside):
+    made(hostile, "harmless")
+    linked(hostile, "validations", outside)
+    before = sorted(outside.rglob("*"))
+    with pytest.raises(UnsafeFileError):
+        Recorder(
+            LOCAL,
+            str(hostile),
+            tunekit.ValidationConfig(validate),
+            {},
+            call="validate",
+            series=SESSION,
+            otherwise="",
+        ).lock.claim()
+    assert sorted(outside.rglob("*")) == before
+
+
+# Links that are put there meanwhile --------------------------------------------------------------
+
+
+class Swap:
+    """Replaces a part of a path by a link to another sweep's, before a given step of a call.
+
+    The steps are the calls of functions that find a file by its path, or by a part of it.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch, home: Path, name: str, outside: Path, at: int):
+        self.part, self.to, self.at, self.steps = home / name, outside / name, at, 0
+        found = [(os, each) for each in ("open", "mkdir", "listdir", "replace", "unlink")]
+        for module, each in ((os.path, "realpath"), *found):
+            patch.setattr(module, each, partial(self._step, getattr(module, each)))
+
+    def _step(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        if self.steps == self.at:
+            self.part.rename(self.part.with_name("moved away"))
+            self.part.symlink_to(self.to)
+        self.steps += 1
+        return function(*args, **options)
+
+
+USES: dict[str, Callable[[Path], object]] = {
+    "read": lambda home: LocalFolder(home).read("a/b/c/file"),
+    "names": lambda home: LocalFolder(home).names("a/b/c"),
+    "put": lambda home: LocalFolder(home).put("a/b/c/file", b"new"),
+    "remove": lambda home: LocalFolder(home).remove("a/b/c/file"),
+    "put into a new folder": lambda home: LocalFolder(home).put("a/b/c/new/file", b"new"),
+    "append": lambda home: LocalFolder(home)._write_line("a/b/c", b"line"),
+    "reads the lock": lambda home: DriverLock(LOCAL, str(home)).read(),
+    "locks": lambda home: DriverLock(LOCAL, str(home)).swap(b"harmless", b"lock"),
+    "unlocks": lambda home: DriverLock(LOCAL, str(home)).swap(b"harmless", None),
+}
+
+
+@pytest.mark.parametrize("part", ["a", "a/b", "a/b/c", "a/b/c/file"])
+@pytest.mark.parametrize("use", USES)
+def test_a_link_that_is_put_there_meanwhile_leads_nowhere(use, part, tmp_path, monkeypatch):
+    at = 0
+    monkeypatch.setattr(lock, "LOCK", "a/b/c/file")
+    while True:
+        home, outside = tmp_path / f"{at}/sweep", tmp_path / f"{at}/mine"
+        for folder, word in ((home, "harmless"), (outside, SECRET)):
+            (folder / "a/b/c").mkdir(parents=True)
+            (folder / "a/b/c/file").write_text(word)
+            (folder / f"a/b/c/{word}").touch()
+        before, found = sorted(outside.rglob("*")), None
+        with monkeypatch.context() as patch:
+            swap = Swap(patch, home, part, outside, at)
+            with suppress(UnsafeFileError):
+                found = USES[use](home)
+        assert sorted(outside.rglob("*")) == before and SECRET not in repr(found), at
+        assert (outside / "a/b/c/file").read_text() == SECRET, at
+        if swap.steps <= at:  # none was left
+            break
+        at += 1
+    assert at > 4
+
+
+@pytest.mark.parametrize("part", ["trial_a", "trial_a/error.txt"])
+def test_a_link_that_is_put_there_meanwhile_is_reported(part, hostile, outside, monkeypatch):
+    made(hostile, "harmless")
+    with monkeypatch.context() as patch:
+        Swap(patch, hostile, part, outside, at=1)
+        with pytest.raises(UnsafeFileError, match="outside the experiment's folder"):
+            LocalFolder(hostile).read("trial_a/error.txt")
+
+
+def test_a_link_that_is_changed_after_it_was_checked_leads_nowhere(hostile, outside, monkeypatch):
+    made(hostile, "harmless")
+    (hostile / "trial_a").rename(hostile / "trial_b")
+    (hostile / "trial_a").symlink_to("trial_b")
+    resolve = os.path.realpath
+
+    def swap(path: Any) -> str:
+        found = resolve(path)
+        if "trial_a" in str(path) and not (hostile / "trial_b").is_symlink():
+            (hostile / "trial_b").rename(hostile / "moved away")
+            (hostile / "trial_b").symlink_to(outside / "trial_a")
+        return found
+
+    monkeypatch.setattr(os.path, "realpath", swap)
+    with pytest.raises(UnsafeFileError):
+        LocalFolder(hostile).read("trial_a/error.txt")
+
+
+def test_a_missing_file_and_a_folder_that_is_a_file_are_named_in_full(tmp_path):
+    made(tmp_path, "harmless")
+    for name, error in (
+        ("trial_a/gone", FileNotFoundError),
+        ("gone/error.txt", FileNotFoundError),
+        ("trial_a/error.txt/x", NotADirectoryError),
+    ):
+        with pytest.raises(error, match=f"'{tmp_path}/{name}'"):
+            LocalFolder(tmp_path).read(name)
+    with pytest.raises(UnsafeFileError, match=r"'trial_a' in .* is not a plain file"):
+        LocalFolder(tmp_path).read("trial_a")
+    assert LocalFolder(tmp_path).names("gone") == LocalFolder(tmp_path).names("gone/x") == []
+    assert LocalFolder(tmp_path).names("trial_a/error.txt") == []
+
+
+def test_where_folders_cannot_be_opened_files_are_found_by_their_paths(
+    hostile, tmp_path, monkeypatch
+):
+    """As on Windows."""
+    monkeypatch.setattr(safe_files, "_BY_PART", False)
+    monkeypatch.setattr(os, "supports_dir_fd", set())
+    made(hostile, "harmless")
+    folder = LocalFolder(hostile / "new/sweep")
+    folder.put("state/a", b"state")
+    folder.append("journal", b"line")
+    assert (folder.names(""), folder.names("state")) == (["journal", "state"], ["a"])
+    assert (folder.read("state/a"), folder.read("journal/000001.jsonl")) == (b"state", b"line")
+    folder.remove("state/a")
+    assert folder.names("state") == folder.names("gone") == []
+    held = DriverLock(LOCAL, str(hostile / "new/sweep"))
+    held.claim()
+    assert held.read() is not None
+    held.release()
+    assert held.read() is None
+
+
+def test_a_read_opens_each_part_once_and_resolves_nothing(tmp_path, monkeypatch):
+    home = made(tmp_path / "sweep", "harmless")
+    calls: list[Any] = []
+    for each in ("lstat", "stat", "open", "readlink"):
+        found = getattr(os, each)
+        monkeypatch.setattr(os, each, lambda *a, f=found, **k: calls.append(a) or f(*a, **k))
+    LocalFolder(home).read("journal/000001.jsonl")
+    assert [str(path) for path, *_ in calls] == [str(home), "journal", "000001.jsonl"]
 
 
 def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside):

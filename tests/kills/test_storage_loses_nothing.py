@@ -31,6 +31,7 @@ from tunekit.journal.storage import (
     folder_at,
     replace_file,
     warn_of_kills,
+    write_file,
 )
 
 
@@ -275,9 +276,9 @@ class Disk:
         self.done.append(f"{kind} {name}" if not name.endswith(".draft") else f"{kind} draft")
         self._fsync(descriptor)
 
-    def replace(self, source, target):
+    def replace(self, source, target, **at):
         self.done.append(f"replace {os.path.basename(target)}")
-        self._replace(source, target)
+        self._replace(source, target, **at)
 
 
 def test_a_file_that_is_put_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
@@ -337,7 +338,12 @@ def test_a_file_system_that_cannot_sync_folders_is_fine(tmp_path, monkeypatch, c
 
 
 @pytest.mark.parametrize(
-    "write", [replace_file, lambda path, data: LocalFolder(path.parent).put(path.name, data)]
+    "write",
+    [
+        replace_file,
+        write_file,
+        lambda path, data: LocalFolder(path.parent).put(path.name, data),
+    ],
 )
 def test_a_file_is_not_written_through_a_link(tmp_path, write):
     """Every possible path of a draft is a link to a user's file."""
@@ -362,6 +368,64 @@ def test_a_file_has_the_rights_that_the_umask_leaves(tmp_path):
 def test_a_name_as_long_as_the_file_system_allows(tmp_path):
     replace_file(tmp_path / ("n" * 255), b"long")
     assert (tmp_path / ("n" * 255)).read_bytes() == b"long"
+
+
+# What a user names -------------------------------------------------------------------------------
+
+
+def test_a_pipe_that_a_user_names_is_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    (tmp_path / "link").symlink_to(pipe)
+    for path in (pipe, tmp_path / "link"):
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        write_file(path, b"report")
+        assert os.read(reader, 100) == b"report"
+        os.close(reader)
+    assert pipe.is_fifo() and len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_device_that_a_user_names_stays_a_device(tmp_path):
+    """Even if this user, such as root, could replace it."""
+    device = tmp_path / "null"
+    try:
+        os.mknod(device, stat.S_IFCHR | 0o666, os.stat(os.devnull).st_rdev)
+        open(device, "wb").close()
+    except OSError:
+        pytest.skip("only root can make devices, and not in every file system")
+    write_file(device, b"report")
+    assert device.is_char_device()
+
+
+@pytest.mark.parametrize("behind", ["pipe", "file"])
+def test_an_open_file_that_a_user_names_keeps_its_place_and_what_it_has(tmp_path, behind):
+    file = tmp_path / "log"
+    reader, writer = os.pipe() if behind == "pipe" else (-1, os.open(file, os.O_CREAT | os.O_RDWR))
+    os.write(writer, b"before ")
+    write_file(Path(f"/dev/fd/{writer}"), b"report")
+    if behind == "pipe":
+        assert os.read(reader, 100) == b"before report"
+    else:
+        assert file.read_bytes() == b"before report"
+        assert os.path.samestat(os.fstat(writer), file.stat())
+    for descriptor in {reader, writer} - {-1}:
+        os.close(descriptor)
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_link_that_a_user_names_stays_and_no_reader_of_its_target_sees_half_a_file(
+    tmp_path, exists
+):
+    target, link = tmp_path / "site/report.html", tmp_path / "report.html"
+    target.parent.mkdir()
+    if exists:
+        target.write_bytes(b"old")
+    link.symlink_to("site/report.html")
+    with open(target if exists else os.devnull, "rb") as reader:
+        write_file(link, b"report")
+        assert reader.read() == (b"old" if exists else b"")
+    assert os.readlink(link) == "site/report.html" and target.read_bytes() == b"report"
+    assert list(target.parent.iterdir()) == [target]
 
 
 @pytest.mark.parametrize("name", ["../x", "state/../../x", "/etc/x", "state/.."])
@@ -409,11 +473,11 @@ def test_what_was_named_is_on_the_disk_before_its_predecessor_is_deleted(tmp_pat
     keeper = SnapshotWriter(folder, journal.Journal(folder), FakeClock())
     keeper.snapshot(Saved())
     disk = Disk(monkeypatch)
-    unlinked = Path.unlink
+    unlinked = os.unlink
     monkeypatch.setattr(
-        Path,
+        os,
         "unlink",
-        lambda path, **how: disk.done.append(f"delete {path.name}") or unlinked(path, **how),
+        lambda path, **at: disk.done.append(f"delete {Path(path).name}") or unlinked(path, **at),
     )
     keeper.snapshot(Saved())
     deleted = disk.done.index("delete 000000002-snapshot.zip")

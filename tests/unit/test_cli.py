@@ -248,6 +248,15 @@ def test_report_prints_where_it_has_written_the_page(ended, monkeypatch, tmp_pat
     assert "smallest first" in Path("r.html").read_text()
 
 
+def test_a_report_that_goes_to_an_open_file_is_all_that_this_file_gets(ended, tmp_path):
+    path, _ = ended
+    with open(tmp_path / "page", "w+") as file:
+        result = tunekit_("report", path, "--output", f"/dev/fd/{file.fileno()}")
+        text = file.read().strip()
+    assert text.startswith("<!") and text.endswith("</html>")
+    assert result.stdout == "" and "/dev/fd/" in result.stderr
+
+
 def test_the_report_of_a_remote_sweep_goes_into_the_current_directory(monkeypatch, tmp_path):
     import pyarrow.fs
 

@@ -27,7 +27,7 @@ from tunekit.core.metrics import finite_json
 from tunekit.core.ranking import Ranked
 from tunekit.core.values import encodable
 from tunekit.errors import extra
-from tunekit.journal.storage import replace_file
+from tunekit.journal.storage import replace_file, write_file
 from tunekit.messages.formatting import format_duration, format_score
 from tunekit.messages.problems import Problems
 from tunekit.reading.findings import causes_of, failures_of, later_scores
@@ -68,8 +68,10 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
 
     Args:
         sweep: The sweep, as returned by :func:`tunekit.load`.
-        path: The file; it is replaced if it exists. By default ``report.html`` in the experiment's
-            folder, or, if that is not local, the experiment's name and ``-report.html`` here.
+        path: The file; it is replaced if it exists, and so is the target of a link. A device or a
+            pipe, such as ``/dev/stdout``, is written to. By default ``report.html`` in the
+            experiment's folder, or, if that is not local, the experiment's name and
+            ``-report.html`` here.
 
     Returns:
         The file.
@@ -84,6 +86,8 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
         >>> "No trial has begun" in file.read_text()
         True
     """
+    # Somebody else may have put a link into the experiment's folder.
+    write = write_file if path else replace_file
     path, problems = Path(path or _default_file(sweep)), Problems("write_page")
     if path.is_dir():
         problems.add(f"path={str(path)!r} is a folder. Pass a file, such as report.html.")
@@ -92,7 +96,7 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
             f"path={str(path)!r} is in a folder that does not exist. Create {path.parent} first."
         )
     problems.raise_any()
-    replace_file(path, encodable(render_report(sweep)).encode())
+    write(path, encodable(render_report(sweep)).encode())
     return path
 
 

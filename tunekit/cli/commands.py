@@ -27,6 +27,7 @@ from tunekit.driver.tuner import Tuner
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.following.follow import follow
 from tunekit.journal.stop_requests import ask_to_stop
+from tunekit.journal.storage import is_stream
 from tunekit.messages.formatting import format_score, printable
 from tunekit.messages.log import showing_messages
 from tunekit.reading.findings import best_json, later_scores
@@ -345,7 +346,7 @@ def report(path: str, output: Path | None, show: bool, **goal: str | None) -> No
     from tunekit.board.page import write_page
 
     written = write_page(load(path, **goal), output)
-    click.echo(printable(str(written)))
+    click.echo(printable(str(written)), err=is_stream(written))
     if show:
         webbrowser.open(Path(written).absolute().as_uri())
 

@@ -153,9 +153,9 @@ class Recorder:
         self._folder, self._home, self._series = folder_at(filesystem, path), Home(path), series
         self._about = {**about, "function": import_path(config.fn) or function_name(config.fn)}
         self._otherwise = otherwise
-        locked = path if series == SERIES else f"{path}/{series}"
+        below = "" if series == SERIES else series
         #: Keeps other processes from writing to the record.
-        self.lock = DriverLock(filesystem, locked, on_lost=self._give_way)
+        self.lock = DriverLock(filesystem, path, on_lost=self._give_way, below=below)
         self._begins = True
         self._lost: list[Exception] = []
         self._journal: Journal

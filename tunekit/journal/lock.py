@@ -1,8 +1,9 @@
 """Lock a sweep, so that only one driver runs it at a time.
 
 The lock is a file with a random token, the driver's host and process, and its last heartbeat. A
-driver is dead if its heartbeat is older than :data:`SILENT_S`, or, on the same host, if its process
-has ended.
+driver is dead if its heartbeat is older than :data:`SILENT_S`, or if its process has ended. The
+latter can be known only where its process ID means the same: in the same PID namespace since the
+same boot. Containers have their own, but often the same host name and the same small IDs.
 
 A local or mounted folder is locked with ``flock`` while the file is written. Object stores have no
 such lock: a driver writes the file, waits, reads it, and gives way if another one has written it.
@@ -19,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from typing import Annotated
 
 import msgspec
@@ -26,7 +28,7 @@ import pyarrow.fs
 
 from tunekit.core.timing import Clock
 from tunekit.errors import AlreadyRunningError
-from tunekit.journal.safe_files import inside, local_path, read_plain
+from tunekit.journal.safe_files import folder_in, local_path, read_plain
 from tunekit.journal.storage import replace_file
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ SILENT_S = 3 * BEAT_S
 _DOUBT_S = 1.0
 # More than any lock has.
 _MOST_BYTES = 64 * 1024
+_PROC = Path("/proc")
 
 _Pid = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]
 # A time that ``datetime`` can show: until the year 9999.
@@ -58,6 +61,8 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
         host: The name of its machine.
         pid: Its process ID there.
         heard: The time of its last heartbeat, in seconds since the epoch.
+        namespace: What its process ID refers to: the boot and the PID namespace; empty if unknown.
+        started: When its process started, in clock ticks since the boot.
         alive: Whether it seems to be alive; not in the file.
     """
 
@@ -65,6 +70,8 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
     host: str
     pid: _Pid
     heard: _Time
+    namespace: str = ""
+    started: int = 0
     alive: bool = False
 
     def __str__(self) -> str:
@@ -88,11 +95,46 @@ class Driver(msgspec.Struct, frozen=True, omit_defaults=True):
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
-    def is_alive(self, now: float) -> bool:
-        """Return whether it seems to be alive at a given time."""
-        local = self.host == platform.node() and os.path.exists("/proc/self")
-        ended = local and not os.path.exists(f"/proc/{self.pid}")
+    @classmethod
+    def here(cls, now: float, proc: Path = _PROC) -> Driver:
+        """Return this process as a driver, with a new token."""
+        ids = _namespace(proc), _started(os.getpid(), proc) or 0
+        return cls(secrets.token_hex(8), platform.node(), os.getpid(), now, *ids)
+
+    def is_alive(self, now: float, proc: Path = _PROC) -> bool:
+        """Return whether it seems to be alive at a given time.
+
+        Args:
+            now: Seconds since the epoch.
+            proc: Where the system shows its processes.
+        """
+        known = self.namespace != "" and self.namespace == _namespace(proc)
+        ended = known and _started(self.pid, proc) not in (self.started, None)
         return not ended and now - self.heard < SILENT_S
+
+
+def _namespace(proc: Path) -> str:
+    """Return what process IDs refer to here; empty if unknown, or if ``proc`` is of another one."""
+    with suppress(OSError):
+        if os.readlink(proc / "self") == str(os.getpid()):
+            boot = (proc / "sys/kernel/random/boot_id").read_text().strip()
+            return f"{boot} {os.readlink(proc / 'self/ns/pid')}"
+    return ""
+
+
+def _started(pid: int, proc: Path) -> int | None:
+    """Return when a process started, in clock ticks since the boot; 0 if it has ended.
+
+    None: that is unknown, because the process is another user's and ``proc`` hides it (hidepid).
+    """
+    with suppress(OSError, ValueError, IndexError):
+        # The process's name, in parentheses, may contain anything.
+        return int((proc / f"{pid}/stat").read_bytes().rpartition(b")")[2].split()[19])
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except OSError as error:
+        return 0 if isinstance(error, ProcessLookupError) else None
+    return None
 
 
 class DriverLock:
@@ -105,6 +147,7 @@ class DriverLock:
         on_lost: Called once, from any thread, if another driver has taken over the sweep; nothing
             more may be written after that. If given, and with the system's clock, a thread sends
             heartbeats.
+        below: The folder in it that is locked, if not all of it.
     """
 
     def __init__(
@@ -113,9 +156,11 @@ class DriverLock:
         home: str,
         clock: Clock | None = None,
         on_lost: Callable[[AlreadyRunningError], None] | None = None,
+        below: str = "",
     ):
-        self._filesystem, self._home = filesystem, home
-        self._path = posixpath.join(home, LOCK)
+        self._filesystem, self._name = filesystem, posixpath.join(below, LOCK)
+        self._path = posixpath.join(home, self._name)
+        self._home = self._path.removesuffix(f"/{LOCK}")
         self._local = local_path(filesystem, home)
         self._clock = clock or time
         self._mutex = threading.Lock()
@@ -132,8 +177,7 @@ class DriverLock:
         """
         held = None
         while self._mine is None:
-            held, now = self.check_free(), self._clock.time()
-            mine = Driver(secrets.token_hex(8), platform.node(), os.getpid(), heard=now)
+            held, mine = self.check_free(), Driver.here(self._clock.time())
             taken = self.swap(held, mine.encoded())
             if taken and self._local is None:
                 self._clock.sleep(_DOUBT_S)
@@ -200,28 +244,32 @@ class DriverLock:
         """Return the file's content; None if it does not exist."""
         with suppress(FileNotFoundError):
             if self._local is not None:
-                return read_plain(inside(self._local, LOCK), most=_MOST_BYTES)
+                return read_plain(self._local, self._name, most=_MOST_BYTES)
             with self._filesystem.open_input_stream(self._path) as stream:
                 return bytes(stream.read(_MOST_BYTES))
         return None
 
     def swap(self, held: bytes | None, data: bytes | None) -> bool:
         """Replace the content ``held``, None for no file; return False if it has changed."""
-        self._filesystem.create_dir(posixpath.dirname(self._path))
         with ExitStack() as stack:
-            if self._local is not None:
-                with suppress(ImportError, OSError):  # Windows and some network storages cannot
-                    import fcntl
+            if self._local is None:
+                self._filesystem.create_dir(posixpath.dirname(self._path))
+            else:
+                folder, file = posixpath.split(self._name)
+                at, dir_fd = stack.enter_context(folder_in(self._local, folder, make=True))
+                if dir_fd is not None:  # Windows has none
+                    with suppress(OSError):  # some network storages cannot
+                        import fcntl
 
-                    descriptor = os.open((self._local / LOCK).parent, os.O_RDONLY)
-                    stack.callback(os.close, descriptor)  # unlocks it, as the process's end does
-                    fcntl.flock(descriptor, fcntl.LOCK_EX)
+                        fcntl.flock(dir_fd, fcntl.LOCK_EX)  # until it is closed
             if self.read() != held:
                 return False
-            if data is None:
-                self._filesystem.delete_file(self._path)
+            if self._local is not None and data is not None:
+                replace_file(at / file, data, dir_fd=dir_fd)
             elif self._local is not None:
-                replace_file(self._local / LOCK, data)
+                os.unlink(at / file, dir_fd=dir_fd)
+            elif data is None:
+                self._filesystem.delete_file(self._path)
             else:
                 with self._filesystem.open_output_stream(self._path) as stream:
                     stream.write(data)

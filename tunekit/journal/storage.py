@@ -29,11 +29,12 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import pyarrow.fs
 
-from tunekit.journal.safe_files import inside, local_path, name_below, read_plain
+from tunekit.journal.safe_files import folder_in, local_path, name_below, read_plain, sync_folder
 
 logger = logging.getLogger(__name__)
 
@@ -75,7 +76,9 @@ def _next_number(names: list[str]) -> int:
     return max(numbers, default=0) + 1
 
 
-def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
+def replace_file(
+    path: Path, data: bytes, *, durable: bool = False, dir_fd: int | None = None
+) -> None:
     """Write a file atomically: no reader sees a partial file.
 
     A draft with a random name is written next to it first.
@@ -83,7 +86,9 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
     Args:
         path: The file.
         data: Its contents.
-        durable: Whether it must survive a crash of the machine, not just of this process.
+        durable: Whether it must survive a crash of the machine, not just of this process; its name
+            does if there is a ``dir_fd``.
+        dir_fd: The open folder of the file, if ``path`` is just its name.
 
     Raises:
         OSError: If it cannot be written; an existing file stays as it is.
@@ -97,35 +102,43 @@ def replace_file(path: Path, data: bytes, *, durable: bool = False) -> None:
     """
     draft = path.with_name(f".{secrets.token_hex(8)}.draft")
     try:
-        with open(draft, "xb") as file:
+        with open(draft, "xb", opener=partial(os.open, mode=0o666, dir_fd=dir_fd)) as file:
             file.write(data)
             if durable:
                 file.flush()
                 os.fsync(file.fileno())
-        os.replace(draft, path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+        os.replace(draft, path, src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+    finally:
+        with suppress(FileNotFoundError):  # it has its name
+            os.unlink(draft, dir_fd=dir_fd)
     if durable:
-        _sync_folder(path.parent)
+        sync_folder(dir_fd)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Write the names in a folder to disk, if the file system supports that."""
-    with suppress(OSError):
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+def is_stream(path: Path) -> bool:
+    """Return whether a path leads to a device, a pipe or an open file, such as ``/dev/stdout``.
+
+    Example:
+        >>> [is_stream(Path(one)) for one in (os.devnull, "/dev/stdout", "no-such-file")]
+        [True, True, False]
+    """
+    is_open_file = str(path.absolute()).startswith(("/dev/std", "/dev/fd/", "/proc/"))
+    return is_open_file or (path.exists() and not path.is_file())
 
 
-def _make_folder(folder: Path) -> None:
-    """Create a folder and its parents, so that they survive a crash of the machine."""
-    made = [one for one in (folder, *folder.parents) if not one.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for one in made:
-        _sync_folder(one.parent)
+def write_file(path: Path, data: bytes) -> None:
+    """Write a file at a path that a user named: atomically, unless :func:`is_stream`.
+
+    A link stays, and its target is replaced.
+
+    Raises:
+        OSError: If it cannot be written; an existing file stays as it is.
+    """
+    if not is_stream(path):
+        replace_file(Path(os.path.realpath(path)), data)
+        return
+    with open(path, "ab") as file:  # an open file keeps what it has
+        file.write(data)
 
 
 class _Complaints:
@@ -216,22 +229,26 @@ class LocalFolder:
         Raises:
             OSError: If it cannot be written; an existing file stays as it is.
         """
-        path = self._place(name)
-        if self._abandoned:
-            return
-        _make_folder(path.parent)
-        replace_file(path, data, durable=True)
+        folder, file = posixpath.split(name_below(name))
+        if not self._abandoned:
+            with folder_in(self.root, folder, make=True) as (at, dir_fd):
+                replace_file(at / file, data, durable=True, dir_fd=dir_fd)
 
     def remove(self, name: str) -> None:
         """Delete a file, if it exists."""
-        path = self._place(name)
+        folder, file = posixpath.split(name_below(name))
         if not self._abandoned:
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError), folder_in(self.root, folder) as (at, dir_fd):
+                os.unlink(at / file, dir_fd=dir_fd)
 
     def names(self, folder: str) -> list[str]:
         """Return the sorted names in a subfolder; empty if it does not exist."""
-        path = inside(self.root, folder)
-        return sorted(p.name for p in path.iterdir()) if path.is_dir() else []
+        with (
+            suppress(FileNotFoundError, NotADirectoryError),
+            folder_in(self.root, folder) as (at, dir_fd),
+        ):
+            return sorted(os.listdir(at if dir_fd is None else dir_fd))
+        return []
 
     def read(self, name: str, start: int = 0) -> bytes:
         """Return a file's content from an offset; a negative one counts from the end.
@@ -240,12 +257,7 @@ class LocalFolder:
             tunekit.errors.UnsafeFileError: If it leads out of the folder, or is not a plain file.
             OSError: If it cannot be read.
         """
-        return read_plain(inside(self.root, name), start)
-
-    def _place(self, name: str) -> Path:
-        """Return the path at which to write or delete a file; a link there is not followed."""
-        folder, base = posixpath.split(name_below(name))
-        return inside(self.root, folder) / base
+        return read_plain(self.root, name, start)
 
     def settle(self, patience_s: float) -> bool:
         """Wait until everything is written; return False after ``patience_s`` seconds."""
@@ -284,12 +296,11 @@ class LocalFolder:
     def _write_line(self, series: str, line: bytes) -> None:
         descriptor = self._open.get(series)
         if descriptor is None:
-            folder = inside(self.root, series)
-            _make_folder(folder)
-            path = folder / f"{_next_number(self.names(series)):06d}.jsonl"
+            name = f"{_next_number(self.names(series)):06d}.jsonl"
             flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND
-            descriptor = self._open[series] = os.open(path, flags, 0o644)
-            _sync_folder(folder)
+            with folder_in(self.root, series, make=True) as (at, dir_fd):
+                descriptor = self._open[series] = os.open(at / name, flags, 0o644, dir_fd=dir_fd)
+                sync_folder(dir_fd)
         written = os.write(descriptor, line)
         if written < len(line):
             # Cut off a partial line; if that fails, it stays the last one in its file.
