@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import shutil
@@ -14,6 +15,7 @@ import pytest
 from ray import train, tune
 from ray.tune import ResumeConfig, TuneError
 from ray.tune.experiment import Trial
+from ray.tune.experiment import trial as trial_module
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 
@@ -325,16 +327,35 @@ def test_failed_trials_continue_with_any_scheduler(tmp_path, name, failures):
         assert all(trial.status == "TERMINATED" for trial in ran.trials), at
 
 
-def test_a_trial_that_has_not_asked_for_resources_is_recorded_with_its_folder(tmp_path):
+@pytest.mark.parametrize("at", [None, 12, 20])
+def test_trials_have_one_folder_which_is_recorded_before_they_start(tmp_path, monkeypatch, at):
     class OneByOne(FIFOScheduler):
         def choose_trial_to_run(self, tune_controller):
             tune_controller.update_max_pending_trials(1)
             return super().choose_trial_to_run(tune_controller)
 
-    ran = sweep(tmp_path, OneByOne(), trials=4, slots=1)
+    def made(**options: Any) -> Ran:
+        return sweep(tmp_path, OneByOne(), trials=4, slots=1, run=False, **options)
+
+    count = itertools.count()
+    monkeypatch.setattr(trial_module, "date_str", lambda: str(next(count)))
+    options: dict[str, Any] = {}
+    if at is not None:
+        with pytest.raises(Killed), killed_after(at):
+            run_until_dead(made())
+        options = restoring(tmp_path / "sweep")
+    ran = made(**options)
+    ran.sweep.run(most=50_000)
     added = [event for event in events_in(ran.home) if isinstance(event, TrialAdded)]
     folders = {trial.trial_id: trial.storage.trial_dir_name for trial in ran.trials}
     assert {event.trial_id: event.folder for event in added} == folders
+
+
+def test_another_sweep_of_its_name_does_not_hide_one_that_was_killed(tmp_path):
+    kill(tmp_path, 60)
+    with pytest.raises(ConfigError):
+        run_until_dead(fifo(tmp_path))
+    assert complete(restored(tmp_path))
 
 
 # What killed processes leave in the folders of trials -------------------------------------------

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import itertools
 import os
+import shutil
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import tunekit
 from tests.support.object_store import Store
 from tests.support.restores import SEARCH, SNAPSHOT, STATE, begin, contents, train, tuner, validate
 from tunekit._ray.tuner import settings_of
-from tunekit.core.events import Reported, SnapshotTaken, TrialAdded
+from tunekit.core.events import Reported, SessionClosed, SnapshotTaken, TrialAdded
 from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import Journal
 from tunekit.journal.snapshots import SETTINGS, SavedState, _archive
@@ -75,8 +76,7 @@ def asks(home: Path) -> list[Callable[[], Any]]:
 
 def test_a_damaged_journal_is_an_error_and_nothing_is_changed(tmp_path):
     home = experiment(tmp_path)
-    path = journal_with(home)
-    path.write_bytes(path.read_bytes() + b"\0\n")
+    garbled(journal_with(home))
     before = contents(home)
     for ask in (*asks(home), lambda: tunekit.load(home)):
         with pytest.raises(tunekit.errors.JournalError, match="line 3, is not as it was"):
@@ -111,14 +111,38 @@ def test_what_the_tuner_was_made_with_has_a_second_copy(tmp_path, damage):
 
 def test_a_sweep_continues_with_its_own_settings_not_with_those_of_a_tuner_that_never_ran(tmp_path):
     home = begun(tmp_path)
-    policy = tunekit.EveryIterations(7)
-    experiment(tmp_path, checkpoint_policy=policy)  # killed before fit()
+    other = experiment(tmp_path / "other", checkpoint_policy=tunekit.EveryIterations(7))
+    shutil.copy(other / "tuner.pkl", home)  # as one of Ray's own would leave it
     callbacks = settings_of(tunekit.Tuner.restore(str(home), train)).callbacks
     assert not any(isinstance(callback, tunekit.EveryIterations) for callback in callbacks)
     # But where it has run, and was killed before any of its trials began, the older one is gone.
-    experiment(tmp_path, checkpoint_policy=policy)
     Journal(LocalFolder(home))
     assert not tunekit.Tuner.can_restore(home)
+
+
+def garbled(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0\n")
+
+
+@pytest.mark.parametrize("damage", [lambda path: path, garbled])
+def test_an_unfinished_sweep_is_not_hidden_by_another_of_its_name(tmp_path, damage):
+    home = begun(tmp_path)
+    damage(home / "journal/000001.jsonl")
+    before = contents(home)
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
+        experiment(tmp_path)
+    assert str(home) in str(caught.value) or "journal/000001.jsonl" in str(caught.value)
+    assert contents(home) == before
+    shutil.rmtree(home)
+    experiment(tmp_path)
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_a_sweep_that_has_ended_may_be_followed_by_another_of_its_name(tmp_path, finished):
+    home = begun(tmp_path)
+    Journal(LocalFolder(home), begins=False).append(SessionClosed(finished=finished))
+    with nullcontext() if finished else pytest.raises(tunekit.errors.ConfigError):
+        experiment(tmp_path)
 
 
 def swapped(home: Path) -> None:

@@ -38,7 +38,7 @@ from tunekit.core.shares import Shares, shares, total
 from tunekit.core.timing import Clock, Pace
 from tunekit.core.validation import Status
 from tunekit.driver.reports import Reports
-from tunekit.driver.restore import Restore, saved_scheduler
+from tunekit.driver.restore import Restore, check_unused, saved_scheduler
 from tunekit.driver.sweep_outcome import SweepOutcome
 from tunekit.driver.waiting import Waiting
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
@@ -321,6 +321,8 @@ class ValidationCallback(tune.Callback):
         """Add a trial: a new one, or one of a restored experiment."""
         self.trials[trial.trial_id] = trial
         self.controller.use_current_folder(trial)
+        # As Tune does before it starts the trial; every record of it then names the same folder.
+        trial.init_local_path()
         self._checkpoints_of(trial)
         self.ledger.add(trial)
 
@@ -583,11 +585,15 @@ class ValidationCallback(tune.Callback):
         )
         try:
             problems.raise_any()
-            self.ledger.claim(storage)
+            folder = self.ledger.claim(storage)
+            restored = self._restore.load(self.ledger)
+            if not restored:
+                check_unused(folder, resume_advice(self._where(), self.trainable), problems)
+                problems.raise_any()
         except (AlreadyRunningError, ConfigError) as error:
+            self.ledger.let_go()
             self._refused = error  # Tune replaces errors that are raised while it restores
             raise
-        restored = self._restore.load(self.ledger)
         known = {
             **about(self.clock.time(), self.config),
             "required": sorted(goals),

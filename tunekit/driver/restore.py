@@ -38,6 +38,7 @@ from tunekit.core.events import (
     Home,
     Processed,
     Reported,
+    SessionClosed,
     TrialAdded,
     TrialEnded,
     TrialErrored,
@@ -45,6 +46,7 @@ from tunekit.core.events import (
     TrialResumed,
     TrialRetried,
     ValidationEnded,
+    has_begun,
 )
 from tunekit.core.failures import format_missing
 from tunekit.core.lineage import Ancestry
@@ -54,12 +56,44 @@ from tunekit.core.queue import Entry, Queue
 from tunekit.core.validation import Status
 from tunekit.core.values import as_json, encodable, sanitize
 from tunekit.driver.reports import VOID, Reports
+from tunekit.errors import JournalError
 from tunekit.journal.encoding import resolve_opaque
+from tunekit.journal.journal import record_of
 from tunekit.journal.ledger import Ledger
-from tunekit.journal.storage import folder_at, replace_file
+from tunekit.journal.storage import Folder, folder_at, replace_file
+from tunekit.messages.problems import Problems
 from tunekit.policies import CheckpointPolicy
 
 logger = logging.getLogger(__name__)
+
+
+def check_unused(folder: Folder, hint: str, problems: Problems) -> None:
+    """Add a problem if a new sweep in a folder would hide one that has not ended.
+
+    Args:
+        folder: The folder.
+        hint: How to continue a sweep there.
+        problems: Where to add it.
+
+    Raises:
+        OSError: If the storage fails.
+    """
+    try:
+        events = record_of(folder).events
+    except JournalError as error:
+        problems.add(
+            f"a sweep of this name cannot be read: {error} To begin another one, choose another "
+            "name, or delete the folder."
+        )
+        return
+    ended = isinstance(last := next(reversed(events), None), SessionClosed) and last.finished
+    if has_begun(events) and not ended:
+        trials = len({event.trial_id for event in events if isinstance(event, TrialAdded)})
+        problems.add(
+            f"a sweep of this name ({trials} trial{'s' * (trials != 1)}) has not ended, and a new "
+            f"one would hide its scores and checkpoints. To continue it:\n{hint}\n"
+            "To begin anew, choose another RunConfig(name=...), or delete the folder."
+        )
 
 
 class SweepScheduler(Protocol):

@@ -54,6 +54,7 @@ from tunekit.distributed import (
 )
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.resources import leave_room_for_data, share_cluster
+from tunekit.driver.restore import check_unused
 from tunekit.driver.scheduler import ValidatedScheduler, check_combination, unwrapped
 from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import path_problem
@@ -233,7 +234,8 @@ class Tuner(tune.Tuner):
         run_config.callbacks = [*callbacks, *others]
         if config is not None and run_config.name is not None:
             # Tune's Tuner writes its settings into the folder; a sweep there is restored from them.
-            _check_not_running(run_config)
+            _check_folder_of(run_config, imported_from, problems)
+            problems.raise_any()
         super().__init__(
             trainable,
             param_space=param_space,
@@ -554,13 +556,19 @@ def _check_name(given: str, name: str, problems: Problems) -> None:
         )
 
 
-def _check_not_running(run_config: tune.RunConfig) -> None:
-    """Raise if the folder already has a sweep whose driver is alive."""
+def _check_folder_of(run_config: tune.RunConfig, trainable: str | None, problems: Problems) -> None:
+    """Add a problem if the folder has a sweep that has not ended; raise if its driver is alive."""
+    given, own = run_config.storage_filesystem, run_config.storage_filesystem is not None
     try:
-        filesystem, home = storage_at(str(run_config.storage_path), run_config.storage_filesystem)
+        filesystem, home = storage_at(str(run_config.storage_path), given)
     except (OSError, ValueError):
         return  # Tune reports the problem
-    DriverLock(filesystem, posixpath.join(home, str(run_config.name))).check_free()
+    home, path = (
+        posixpath.join(str(one), run_config.name) for one in (home, run_config.storage_path)
+    )
+    DriverLock(filesystem, home).check_free()
+    hint = resume_advice(path, trainable, own_filesystem=own)
+    check_unused(folder_at(filesystem, home), hint, problems)
 
 
 def _check_folder(path: Any, filesystem: Any, problems: Problems) -> Folder | None:

@@ -63,8 +63,8 @@ class Ledger:
         """Return the number of the newest line; 0 if there is none."""
         return 0 if self._journal is None else self._journal.last
 
-    def claim(self, storage: Any) -> None:
-        """Become the driver of the experiment in a storage.
+    def claim(self, storage: Any) -> Folder:
+        """Become the driver of the experiment in a storage; return its folder.
 
         Raises:
             tunekit.errors.AlreadyRunningError: If another driver is alive.
@@ -75,6 +75,7 @@ class Ledger:
         self._lock = DriverLock(filesystem, home, self._clock, self._stop_writing)
         self._lock.claim()
         self.home, self.folder = Home(home), folder_at(filesystem, home)
+        return self.folder
 
     def past(self) -> list[Event]:
         """Return the events of earlier sessions.

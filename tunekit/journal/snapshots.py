@@ -100,7 +100,6 @@ class SnapshotWriter:
         """
         name = None if kept else self._put_next("search", controller.search_files())
         for trial in trials:
-            trial.init_local_path()  # as Tune does when it requests the trial's resources
             self._journal.append(
                 TrialAdded(
                     time=self._clock.time(),
