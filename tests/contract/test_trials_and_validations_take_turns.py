@@ -212,7 +212,7 @@ def test_a_trial_that_gets_a_kept_process_has_a_folder(tmp_path):
     while not controller._pending_trials:
         controller._maybe_update_trial_queue()
     [trial, *_] = controller._pending_trials
-    assert trial not in controller._staged_trials and trial.storage.trial_dir_name is None
+    assert trial not in controller._staged_trials
     controller._maybe_reuse_cached_actor(trial)
     assert trial.storage.trial_dir_name, "it is handed over with this storage"
     ran.sweep.run()

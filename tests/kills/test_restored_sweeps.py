@@ -351,6 +351,23 @@ def test_trials_have_one_folder_which_is_recorded_before_they_start(tmp_path, mo
     assert {event.trial_id: event.folder for event in added} == folders
 
 
+@pytest.mark.parametrize("at", [12, 40, 60, 75])
+@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
+def test_trials_that_are_not_resumed_end_with_what_they_reported(tmp_path, at, on_pending):
+    options: dict[str, Any] = {"on_pending": on_pending, "slots": 2, "trials": 5}
+    kill(tmp_path, at, **options)
+    reported = Counter(event["trial_id"] for event in read(tmp_path / "sweep", "reported"))
+    ran = restored(tmp_path, **options, **restoring(tmp_path / "sweep", unfinished=SKIP))
+    loaded = tunekit.load(ran.home)
+    assert loaded.summary()["state"] == "finished"
+    assert set(loaded.trials["status"]) == {"terminated"}
+    assert {trial.status for trial in ran.trials} == {"TERMINATED"}
+    assert set(loaded.validations["status"]) <= {"validated"}
+    rows = Counter(event["trial_id"] for event in read(ran.home, "processed"))
+    assert all(rows[name] >= count for name, count in reported.items())
+    check_journal(events_in(ran.home))
+
+
 def test_another_sweep_of_its_name_does_not_hide_one_that_was_killed(tmp_path):
     kill(tmp_path, 60)
     with pytest.raises(ConfigError):

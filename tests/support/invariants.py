@@ -19,7 +19,7 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.queue import Next, Queue, Stage
-from tunekit.core.validation import ValidationKey
+from tunekit.core.validation import FAILED, ValidationKey
 from tunekit.driver.callback import ValidationCallback
 
 
@@ -58,7 +58,8 @@ class JournalSummary:
 def check_journal(events: Iterable[Event]) -> JournalSummary:
     """Check a journal line by line, and return its summary.
 
-    - Each validation that was requested has ended, once, and did not run again afterwards.
+    - Each validation that was requested has ended, once, and did not run again afterwards, unless
+      it had failed and was requested again.
     - A report is processed once, after its validation, and in the order of a trial's iterations.
 
     Args:
@@ -93,7 +94,9 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
         last = event.n
         match event:
             case ValidationRequested():
-                rule(event.id not in requested, "requested twice", event)
+                earlier = ended.pop(event.id, None)
+                failed = earlier is not None and earlier.status in FAILED
+                rule(event.id not in requested or failed, "requested twice", event)
                 requested.add(event.id)
             case AttemptStarted():
                 due = event.id in requested and event.id not in ended
@@ -146,7 +149,9 @@ def broken(sweep: ValidationCallback) -> Iterator[str]:
     for name in sweep.engine.unfinished.keys() ^ under_way:
         yield f"{name} is requested but not validated, or the other way round"
     scoring = sum(one.stage is Stage.SCORING for queue in tune._queues.values() for one in queue)
-    if scoring != len(under_way):
+    # Of reports that were processed before a restore.
+    alone = sum(entry not in tune.queue_of(t) for t, entry in sweep.reports._scoring.values())
+    if scoring + alone != len(under_way):
         yield f"{scoring} reports wait for {len(under_way)} validations"
     for trial, queue in tune._queues.items():
         yield from (f"{trial}: {fault}" for fault in broken_in(queue))

@@ -123,8 +123,6 @@ class ProcessController(TuneController):
                 return bool(super()._maybe_reuse_cached_actor(trial))
             finally:
                 cache.decrease_max(resources)
-        if trial not in self._staged_trials:
-            trial.init_local_path()  # Tune does so only when it schedules an actor
         if not self._actor_cache.num_cached_objects:
             return trial in self._resetting_trials
         # A trial whose own actor is starting leaves the cached one to another trial. Otherwise, its

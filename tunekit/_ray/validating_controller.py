@@ -48,6 +48,10 @@ class ReportRules(Protocol):
     def names(self) -> AbstractSet[str]:
         """The names of the metrics that validation produces, or that the sweep uses."""
 
+    @property
+    def idle(self) -> bool:
+        """Whether no validation is pending."""
+
     def holds(self, queue: Queue, *, trains: bool) -> bool:
         """Return whether all reports wait, because validation's metrics are not known yet."""
 
@@ -155,6 +159,13 @@ class ValidatingController(Controller):
         """Return what Tune saves of itself."""
         state = super().__getstate__()
         return {name: value for name, value in state.items() if name not in self._unsaved}
+
+    def is_finished(self) -> bool:
+        """Return whether all trials have ended, and no validation is pending.
+
+        In a restored sweep, validations of ended trials may be.
+        """
+        return bool(super().is_finished()) and self._reports.idle
 
     # Reports arrive ----------------------------------------------------------------------------
 

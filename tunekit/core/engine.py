@@ -24,7 +24,7 @@ from tunekit.core.events import (
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flat_items, flatten, metric_of
 from tunekit.core.retention import Leases, clone_holder, scheduler_holder
-from tunekit.core.validation import ValidationKey
+from tunekit.core.validation import FAILED, ValidationKey
 from tunekit.core.values import finite_number
 
 
@@ -102,6 +102,9 @@ class Engine:
     leases: Leases = field(default_factory=Leases)
     #: The validations that have not ended, by name, in order.
     unfinished: dict[str, ValidationRequested] = field(default_factory=dict)
+    #: The status of each validation that has failed since the last success, by name. The function
+    #: may be broken, so a restored sweep requests them again.
+    suspect: dict[str, str] = field(default_factory=dict)
     #: The number of ended validations by status.
     counts: Counter[str] = field(default_factory=Counter)
     #: The total time that validations ran, in seconds.
@@ -135,6 +138,8 @@ class Engine:
                     self.selected_at[event.trial_id] = event.iteration
             case ValidationRequested():
                 self.unfinished[event.id] = event
+                if failed := self.suspect.pop(event.id, None):
+                    self.counts[failed] -= 1
             case ValidationEnded():
                 self._end(event)
             case Processed():
@@ -169,7 +174,10 @@ class Engine:
             return  # it was not requested
         self.counts[event.status] += 1
         self.ran_s += event.ran_s
+        if event.status in FAILED:
+            self.suspect[event.id] = event.status
         if event.validated:
+            self.suspect.clear()
             metrics = flatten(event.metrics)
             self._scored.update(
                 name for name in metrics if finite_number(metrics[name]) is not None

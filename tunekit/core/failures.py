@@ -126,11 +126,13 @@ class Failures:
 
     def __init__(self, *, detects_hopeless: bool = False):
         self._detects_hopeless = detects_hopeless
+        #: Whether the function may be broken: validations have failed, and none has succeeded.
+        self.doubts = False
         self._kinds: dict[str, _Kind] = {}
 
     def succeeded(self) -> None:
         """Record that a validation succeeded, so that the sweep is not hopeless."""
-        self._detects_hopeless = False
+        self._detects_hopeless = self.doubts = False
 
     def failed(self, place: str, reason: str) -> FailureNotice:
         """Record a failure.
@@ -141,9 +143,9 @@ class Failures:
         """
         kind = self._kinds.setdefault(failure_kind(reason), _Kind(place, reason))
         kind.count += 1
-        hopeless = (
-            self._detects_hopeless and kind.count >= HOPELESS and not is_missing_checkpoint(reason)
-        )
+        counts = self._detects_hopeless and not is_missing_checkpoint(reason)
+        hopeless = counts and kind.count >= HOPELESS
+        self.doubts |= counts
         if hopeless:
             self._detects_hopeless = False
         if kind.count == 1:

@@ -96,7 +96,7 @@ class OpenReports:
                     one.saved = event
             case ValidationRequested():
                 if (one := self.at(event)) is not None:
-                    one.requested = event
+                    one.requested, one.ended = event, None
             case ValidationEnded():
                 one = self.at(event.key)
                 if one is not None and one.requested is not None and one.requested.id == event.id:

@@ -321,7 +321,7 @@ class ValidationCallback(tune.Callback):
         """Add a trial: a new one, or one of a restored experiment."""
         self.trials[trial.trial_id] = trial
         self.controller.use_current_folder(trial)
-        # As Tune does before it starts the trial; every record of it then names the same folder.
+        # As Tune does when it schedules an actor: every record of the trial names the same folder.
         trial.init_local_path()
         self._checkpoints_of(trial)
         self.ledger.add(trial)

@@ -80,9 +80,9 @@ class Reports:
     emit: Callable[[Event], None]
     # Whether the scheduler stops the trial whose result is being processed.
     _stops: bool = field(default=False, init=False)
-    # Whether reports no longer wait for the names of validation's metrics, and whether a validation
-    # has ended in the meantime, which may be why.
-    _named: bool = field(default=False, init=False)
+    # Whether reports no longer wait for a first score, and whether a validation has ended in the
+    # meantime, which may be why.
+    _flows: bool = field(default=False, init=False)
     _has_news: bool = field(default=True, init=False)
     # The reports whose validations have not ended, by the validations' names.
     _scoring: dict[str, tuple[Trial, Entry]] = field(default_factory=dict, init=False)
@@ -100,15 +100,21 @@ class Reports:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         return self.engine.required | self.engine.history.names.keys()
 
+    @property
+    def idle(self) -> bool:
+        """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
+        return self.validator.pool.idle
+
     # From a report to a request ----------------------------------------------------------------
 
     def holds(self, queue: Queue, *, trains: bool) -> bool:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         # A CSV logger takes its columns from a trial's first row, and a value from training must
-        # not appear as a score, so rows wait until these names are known (decision 1).
-        if self._named:
+        # not appear as a score, so rows wait until these names are known (decision 1). They also
+        # wait while the function may be broken: a restored sweep then validates them again.
+        if self._flows:
             return False
-        if self._scoring:
+        if self._scoring or self.outcome.error is not None:
             return True
         # A stopper may end a trial based on training's reports alone.
         stops_early = not isinstance(self.controller.stopper, NoopStopper)
@@ -210,9 +216,23 @@ class Reports:
         run = self.engine.history.run_of(trial.trial_id, entry.iteration, generation)
         return ValidationKey(trial.trial_id, generation, entry.iteration, run)
 
-    def _request(self, trial: Trial, entry: Entry, *, recorded: bool = False) -> None:
-        """Record that a checkpoint will be validated, and pass it to the validator."""
-        key, checkpoint = self._key(trial, entry), entry.checkpoint.checkpoint
+    def _request(
+        self,
+        trial: Trial,
+        entry: Entry,
+        *,
+        key: ValidationKey | None = None,
+        recorded: bool = False,
+    ) -> None:
+        """Record that a checkpoint will be validated, and pass it to the validator.
+
+        Args:
+            trial: The trial.
+            entry: The report; if Tune has already processed it, it does not wait for the score.
+            key: The name of the validation, if it is not the trial's newest.
+            recorded: Whether the request is in the journal.
+        """
+        key, checkpoint = key or self._key(trial, entry), entry.checkpoint.checkpoint
         task, general = entry.task or train.ValidationTaskConfig(), self.config.task_config
         request = Request(
             trial.trial_id,
@@ -285,16 +305,21 @@ class Reports:
         return row
 
     def request_again(self, trial: Trial, entry: Entry, one: OpenReport) -> None:
-        """Request the validation of a report that was not processed, unless it has ended."""
-        if one.saved is None or one.ended is not None:
+        """Request a validation that has not ended, or that failed and is suspect.
+
+        Tune may have processed the report in the latter case.
+        """
+        suspect = str(one.key) in self.engine.suspect
+        if one.saved is None or (one.ended is not None and not suspect):
             return
         if one.requested is None and not one.saved.validates:
             return
         entry.task = train.ValidationTaskConfig(
             fn_kwargs=dict(one.saved.kwargs), timeout_s=one.saved.timeout_s
         )
-        entry.validated = True
-        self._request(trial, entry, recorded=one.requested is not None)
+        entry.validated, entry.replayed = True, False
+        recorded = one.requested is not None and not suspect
+        self._request(trial, entry, key=one.key, recorded=recorded)
 
     # From a score to a result ------------------------------------------------------------------
 
@@ -302,8 +327,11 @@ class Reports:
         """Record the end of a validation, and release the results that waited for it."""
         self.emit(event)
         self._has_news = True
-        if not event.validated:
+        if event.validated:
+            self.outcome.succeeded()
+        else:
             self.outcome.failed(event)
+            self._flows &= not self.outcome.doubts
         trial, entry = self._scoring.pop(event.id, (None, None))
         if trial is not None and entry is not None:
             merged = {**flatten(entry.report), **flatten(event.metrics)}
@@ -313,9 +341,10 @@ class Reports:
             self.controller.scored(trial, entry, event.metrics if event.validated else None)
 
     def release_held(self) -> None:
-        """Release the reports that were held until the names of validation's metrics were known."""
-        if self._has_news and not self._named:
-            self._has_news, self._named = False, self.engine.knows_names
+        """Release the reports that were held until the first score."""
+        if self._has_news and not self._flows:
+            self._has_news = False
+            self._flows = self.engine.knows_names and not self.outcome.doubts
             self.controller.advance_all()
 
     def dropped(self, trial: Trial, entries: list[Entry]) -> None:

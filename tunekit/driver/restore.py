@@ -12,7 +12,7 @@ import csv
 import io
 import logging
 import pickle
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -21,7 +21,7 @@ from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
-from ray.tune.result import EXPR_PROGRESS_FILE, EXPR_RESULT_FILE
+from ray.tune.result import DONE, EXPR_PROGRESS_FILE, EXPR_RESULT_FILE, RESULT_DUPLICATE
 from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import (
@@ -53,7 +53,7 @@ from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import GENERATION, flatten
 from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
-from tunekit.core.validation import Status
+from tunekit.core.validation import FAILED, Status
 from tunekit.core.values import as_json, encodable, sanitize
 from tunekit.driver.reports import VOID, Reports
 from tunekit.errors import JournalError
@@ -126,6 +126,8 @@ class Restore:
         self.as_of = 0
         # What Tune has not processed at the line being replayed.
         self._open = OpenReports()
+        # The reports whose validations have failed, by the validations' names.
+        self._failed: dict[str, OpenReport] = {}
         # The line as of which the scheduler was saved.
         self._since = 0
         # The trials that the scheduler knows.
@@ -182,6 +184,11 @@ class Restore:
         self._since = self.as_of if state is not None else 0
         # As Tune has restored them: whether errored ones continue is up to the user.
         given = {trial_id: trial.status for trial_id, trial in trials.items()}
+        # With resume_unfinished=False, Tune ends trials that still have reports to process.
+        ended = _ended(self.past)
+        given_up = {name for name, status in given.items() if status == Trial.TERMINATED} - ended
+        for trial_id in given_up:
+            controller.set_status(trials[trial_id], Trial.PENDING)
         for trial_id in (self.saved or {}).get("paused", ()):
             if trial_id in trials and not trials[trial_id].is_finished():
                 controller.set_status(trials[trial_id], Trial.PAUSED)
@@ -208,7 +215,7 @@ class Restore:
             count = sum(event.n > self.as_of for event in self.past)
             logger.info("Replayed the %d events since the sweep was last saved.", count)
         past, self.past, self.saved = self.past, [], None
-        self._continue(given, past)
+        self._continue({**given, **dict.fromkeys(given_up, Trial.PENDING)}, past, given_up)
 
     def repeated(self, event: Event) -> None:
         """Record a replayed event, which the journal already has unless it ends there."""
@@ -237,6 +244,9 @@ class Restore:
                     self._scheduler.recall(trial, flatten(row))
         self._reports.engine.apply(event)
         self._open.apply(event)
+        one = self._open.at(event.key) if isinstance(event, ValidationEnded) else None
+        if one is not None and one.ended is not None and one.ended.status in FAILED:
+            self._failed[one.ended.id] = one
 
     def _apply_to_tune(self, event: Event, trial: Trial) -> None:
         """Apply a line to those that lack it: Tune's trial, the scheduler and the searcher."""
@@ -336,8 +346,16 @@ class Restore:
 
     # Continuing ----------------------------------------------------------------------------------
 
-    def _continue(self, given: Mapping[str, str], past: Sequence[Event]) -> None:
-        """Write the trials' files, and make each trial continue where it was."""
+    def _continue(
+        self, given: Mapping[str, str], past: Sequence[Event], given_up: Collection[str]
+    ) -> None:
+        """Write the trials' files, and make each trial continue where it was.
+
+        Args:
+            given: The status of each trial, as Tune has restored it.
+            past: The events of earlier sessions.
+            given_up: The trials that end once their reports are processed.
+        """
         trials, reports, controller = self._trials, self._reports, self._reports.controller
         retried = _to_retry(past)
         for trial_id, trial in trials.items():
@@ -370,7 +388,12 @@ class Restore:
             _write_rows(trials[trial_id], rows, table=tables)
         for trial in trials.values():
             if not trial.is_finished():
-                self._queue_again(trial)
+                self._queue_again(trial, ends=trial.trial_id in given_up)
+        for name in list(reports.engine.suspect):
+            one = self._failed.get(name)
+            if one is not None and one.saved is not None and self._is_there(one.saved.checkpoint):
+                trial = trials[one.key.trial_id]
+                reports.request_again(trial, self._entry(trial, one), one)
         under_way = {request.id for request in reports.validator.pool.pending()}
         for name, request in list(reports.engine.unfinished.items()):
             if name in under_way:
@@ -382,20 +405,36 @@ class Restore:
                 status, reason = Status.FAILED, format_missing(request.checkpoint)
             reports.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
-    def _queue_again(self, trial: Trial) -> None:
-        """Make a trial wait for its reports that Tune had not processed, and then continue."""
+    def _queue_again(self, trial: Trial, *, ends: bool) -> None:
+        """Make a trial wait for its reports that Tune had not processed, then continue or end."""
         controller = self._reports.controller
         entries = [(self._entry(trial, one), one) for one in self._open.of(trial.trial_id)]
-        while entries and entries[-1][0].checkpoint is None:
+        while entries and entries[-1][0].checkpoint is None and not ends:
             entries.pop()  # the trial runs these iterations again: it resumes from its newest save
         if not entries:
-            if trial.status == Trial.RUNNING:
+            if ends:
+                controller.stop_trial(trial)
+            elif trial.status == Trial.RUNNING:
                 controller.set_status(trial, Trial.PENDING)
             return
-        controller.requeue(trial, Queue(entry for entry, _ in entries))
+        queue = Queue(entry for entry, _ in entries)
+        if ends:
+            queue.append(Entry({DONE: True, RESULT_DUPLICATE: True}, last=True))
+        controller.requeue(trial, queue)
         for entry, one in entries:
             self._reports.request_again(trial, entry, one)
         controller.advance(trial)
+
+
+def _ended(past: Sequence[Event]) -> set[str]:
+    """Return the trials that have ended."""
+    found: set[str] = set()
+    for event in past:
+        if isinstance(event, (TrialEnded, TrialErrored)):
+            found.add(event.trial_id)
+        elif isinstance(event, TrialRetried):
+            found.discard(event.trial_id)
+    return found
 
 
 def _to_retry(past: Sequence[Event]) -> dict[str, bool]:
@@ -514,7 +553,6 @@ def _write_rows(trial: Trial, rows: Sequence[Mapping[str, Any]], *, table: bool)
     They are written here and in the storage, from which Tune's logger copies its table when the
     trial starts.
     """
-    trial.init_local_path()
     lines = "".join(f"{as_json(row)}\n" for row in rows)
     files = {EXPR_RESULT_FILE: lines, **({EXPR_PROGRESS_FILE: _as_csv(rows)} if table else {})}
     stored = folder_at(trial.storage.storage_filesystem, trial.storage.trial_fs_path)

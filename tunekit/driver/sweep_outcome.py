@@ -55,6 +55,15 @@ class SweepOutcome:
 
     # Failed validations -------------------------------------------------------------------------
 
+    @property
+    def doubts(self) -> bool:
+        """Return whether the function may be broken: see :attr:`Failures.doubts`."""
+        return self._failures.doubts
+
+    def succeeded(self) -> None:
+        """Record that a validation has succeeded, so that the function is not broken."""
+        self._failures.succeeded()
+
     def failed(self, event: ValidationEnded) -> None:
         """Report a validation without a score; end the sweep if it cannot continue without one."""
         key, reason = event.key, event.reason or "failed"
@@ -67,8 +76,6 @@ class SweepOutcome:
         said = f"The validation of {place} {how}: {subject}{reason}."
         trace = f"\n{event.error}" if event.error else ""
         self._last = (said, trace)
-        if self._engine.history.names:
-            self._failures.succeeded()
         verdict = self._failures.failed(place, reason)
         if self._config.on_failure == "raise":
             message = (
@@ -78,10 +85,11 @@ class SweepOutcome:
             self.end(ValidationFailedError(message))
         elif verdict.hopeless:
             message = (
-                f"{said} The first {HOPELESS} validations all failed in this way and none has "
-                "succeeded, so trials cannot be ranked and the sweep ends here. Everything is "
-                f"saved. Fix {function_name(self._config.fn)} and continue with "
-                "tunekit.Tuner.restore(path, trainable, validation_config=...). To continue "
+                f"{said} The first {HOPELESS} validations of this session all failed in this way "
+                "and none has succeeded, so trials cannot be ranked and the sweep ends here. "
+                f"Everything is saved. Fix {function_name(self._config.fn)} and continue with "
+                "tunekit.Tuner.restore(path, trainable, validation_config=...), which validates "
+                "these checkpoints again. To continue "
                 "however many fail, pass ValidationConfig(on_failure='ignore'). "
                 f"The failure:{trace or f' {reason}'}"
             )

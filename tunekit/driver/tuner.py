@@ -275,7 +275,8 @@ class Tuner(tune.Tuner):
                 cluster: the same names, with new references.
             storage_filesystem: The filesystem of ``path``, if it is a custom one.
             validation_config: New settings for validation, such as a fixed function or more memory.
-                ``when`` and ``on_pending`` must stay the same. Existing scores and failures remain.
+                ``when`` and ``on_pending`` must stay the same. What has failed since the last
+                success is validated again; other scores and failures remain.
             **internal: As for ``ray.tune.Tuner.restore``.
 
         Returns:
