@@ -215,7 +215,7 @@ class _Watched(Source):
     def _check(self, entries: Sequence[FoundCheckpoint]) -> dict[str, str]:
         """Record new checkpoints that are complete; return what the others wait for, by path."""
         waits = {}
-        for entry in sorted(entries, key=lambda one: one.step):
+        for entry in sorted(entries, key=lambda one: (one.step, -one.written)):
             checked = self._state.checked.get(entry.path, -math.inf)
             if entry.step > self._last or entry.written <= checked - DOUBT_S:
                 continue
@@ -256,7 +256,7 @@ class _Watched(Source):
         for name, seen in list(self._state.pending.items()):
             known = name in self._requested or seen.request.path in there
             if not known and not self._is_kept(seen.request):
-                reason = "its checkpoint was deleted before its evaluation began"
+                reason = "its checkpoint was deleted or replaced before its evaluation began"
                 self._emit(ValidationRequested.of(seen.request.key, seen.request.path))
                 status = Status.SKIPPED.value
                 self._emit(ValidationEnded(id=name, status=status, reason=reason))
