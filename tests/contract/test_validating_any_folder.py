@@ -546,6 +546,17 @@ def test_a_damaged_archive_is_no_whole_one(world):
     assert follow_all(world) == [5]  # at rest
 
 
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_checkpoints_are_protected_in_the_folder_itself(world, tmp_path, kind):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (world.root / "kept").symlink_to(outside) if kind == "link" else world.write(".", "", "kept")
+    world.save(10, last=10)
+    with pytest.raises(tunekit.errors.ConfigError, match="kept"):
+        tunekit.follow(world.root, accuracy, keep=True)
+    assert os.listdir(outside) == [] and not (world.root / "journal").exists()
+
+
 def test_a_link_that_appears_later_is_not_written_through(world, tmp_path):
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -572,3 +583,30 @@ def test_a_journal_behind_a_link_is_refused(world, tmp_path):
     with pytest.raises(tunekit.errors.UnsafeFileError, match="outside"):
         tunekit.follow(world.root, accuracy)
     assert os.listdir(tmp_path / "outside") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("folder", None),
+        ("folder", 7),
+        ("folder", "nosuch://bucket"),
+        ("fn", "accuracy"),
+        ("until", ""),
+        ("pattern", 7),
+        ("pattern", b"(1)"),
+        ("keep", "yes"),
+        ("journal", 7),
+        ("storage_filesystem", "s3"),
+        ("notify", "print"),
+    ],
+)
+def test_wrong_arguments_are_said_before_anything_starts(world, monkeypatch, name, value):
+    monkeypatch.chdir(world.root)
+    given = {"folder": world.root, "fn": accuracy, name: value}
+    with pytest.raises(tunekit.errors.ConfigError, match=name) as caught:
+        tunekit.follow(**given)
+    assert caught.value.where == "tunekit.follow" and len(caught.value.problems) == 1
+    with pytest.raises(tunekit.errors.ConfigError, match=name) as caught:
+        tunekit.follow(**given, mode="most", metric="f1")
+    assert len(caught.value.problems) == 2 and os.listdir(world.root) == []

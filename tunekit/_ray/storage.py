@@ -44,17 +44,23 @@ def storage_at(
 
 
 def check_path(
-    path: Any, filesystem: pyarrow.fs.FileSystem | None, problems: Problems
+    path: Any,
+    filesystem: pyarrow.fs.FileSystem | None,
+    problems: Problems,
+    name: str = "path",
+    fix: str = "Pass an experiment's folder.",
 ) -> tuple[pyarrow.fs.FileSystem, str] | None:
-    """Return the storage of an experiment's path; None, with a problem, if it cannot be reached."""
-    if not problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
+    """Return the storage of a path; None, with a problem, if it cannot be reached."""
+    kind, wrong = pyarrow.fs.FileSystem, "Pass a filesystem of pyarrow.fs, or None."
+    known = problems.optional("storage_filesystem", filesystem, kind, wrong) is filesystem
+    if not problems.instance(name, path, (str, os.PathLike), fix) or not known:
         return None
     try:
         return storage_at(os.fspath(path), filesystem)
     except (OSError, ValueError) as error:
         problems.add(
-            f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI of "
-            "a storage that pyarrow supports, such as s3://bucket/digits."
+            f"{name}={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
+            "of a storage that pyarrow supports, such as s3://bucket/digits."
         )
         return None
 
