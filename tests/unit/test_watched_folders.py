@@ -65,7 +65,7 @@ states = whole | whole.map(lambda state: state[:-1]) | st.text(max_size=9) | st.
 
 
 def make(path: str, kind: str, state: str) -> None:
-    """Make an entry of a folder; a name that is taken stays as it is."""
+    """Make an entry of a folder, unless its name is taken or the file system refuses it."""
     try:
         match kind:
             case "pipe":
@@ -83,7 +83,7 @@ def make(path: str, kind: str, state: str) -> None:
                 text = state.encode("utf-8", "replace")
                 with open(path, "xb") as file:
                     file.write(b"PK\5\6" + text.ljust(18, b"\0") if kind == "archive" else text)
-    except FileExistsError:
+    except OSError:
         pass
 
 
