@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import pyarrow.fs
 from ray import train, tune
 
 from tunekit._ray.functions import NoSession, current_saver, is_trial, register_saver, saved_dict
@@ -139,8 +138,9 @@ def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
     problems.raise_any()
     state = saved_dict(checkpoint)
     if state is None:
-        selector = pyarrow.fs.FileSelector(checkpoint.path, allow_not_found=True)
-        names = sorted(info.base_name for info in checkpoint.filesystem.get_file_info(selector))
+        from tunekit._ray.storage import infos_in  # trials' processes import little
+
+        names = sorted(one.base_name for one in infos_in(checkpoint.filesystem, checkpoint.path))
         problem = (
             f"the checkpoint {checkpoint.path} has no dict that save_checkpoint returned. It holds "
             f"{', '.join(names) or 'nothing'}. Read files with checkpoint.as_directory()."

@@ -215,20 +215,21 @@ def looks(filesystem: pyarrow.fs.FileSystem, path: str, count: int, proxy: Any =
     """Measure listing a folder of ``count`` checkpoints, new ones and known ones."""
     watched = WatchedFolder(filesystem, path)
     source = _Watched(watched)
-    source.emit, state = source.recorded, source._state
+    source.connect(source.recorded, lambda: True)
+    state = source._state
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()
     while len(state.pending) < count:
         source._pace._next = None
-        source._look()
+        source._list()
     known = time.perf_counter() - began
     for seen in list(state.pending.values()):
-        source.emit(ValidationEnded(id=seen.request.id, status="validated", metrics={"a": 1}))
+        source.recorded(ValidationEnded(id=seen.request.id, status="validated", metrics={"a": 1}))
     time.sleep(DOUBT_S)  # until the checkpoints' own times can be relied on
     asked, took = proxy and proxy.requests, []
     for _ in range(5):
         source._pace._next, began = None, time.perf_counter()
-        source._look()
+        source._list()
         took.append(1000 * (time.perf_counter() - began))
     memory = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     print(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import random
 import re
 import shutil
+import struct
+import sys
 import zipfile
 from collections import Counter
 from collections.abc import Callable
@@ -15,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import pyarrow.fs
 import pytest
 from ray import tune
 
@@ -379,3 +383,230 @@ def test_the_folder_of_a_sweep_is_refused(world):
     with pytest.raises(tunekit.errors.ConfigError, match="folder of a sweep"):
         tunekit.follow(world.root, accuracy)
     assert not (world.root / LOCK).exists()
+
+
+# Odd folders and arguments -----------------------------------------------------------------------
+
+
+def follow_all(world: World, fn: Any = lambda checkpoint: {"f1": 0.5}, **how: Any) -> list[int]:
+    """Follow until everything is evaluated; return the steps that have a score."""
+    world.at(2 * REST_S, world.done)
+    tunekit.follow(world.root, fn, until="done", **how)
+    return [row[1] for row in rows(world) if row[3] == "validated"]
+
+
+def test_names_without_a_step_are_logged_once(world, caplog):
+    silent = [
+        "config.json",
+        "optimizer.pt",
+        "events.out.tfevents.1.gpu1",
+        "train.log",
+        "checkpoint",
+    ]
+    for name in (*silent, "last.ckpt", "llama-7b.pt", "model_1795819968184527900.pt", "agent_7.pt"):
+        (world.root / name).write_text("w")
+    (world.root / "checkpoint-best").mkdir()
+    (world.root / "checkpoint-best" / "model_1.pt").write_text("w")  # which is a part of it
+    with caplog.at_level(logging.INFO, "tunekit"):
+        assert follow_all(world) == [7]
+    for name in ("last.ckpt", "llama-7b.pt", "model_1795819968184527900.pt", "checkpoint-best"):
+        (said,) = (one for one in caplog.messages if f"/{name} " in one)
+        assert "pattern=" in said
+    assert not any(f"/{name} " in one for name in silent for one in caplog.messages)
+    assert not any("model_1.pt" in one for one in caplog.messages)
+
+
+def test_many_names_without_a_step_are_logged_a_few_times(world, caplog):
+    for number in range(100):
+        (world.root / f"feature{number}.pt").write_text("w")
+    follow_all(world)
+    assert 1 <= sum("feature" in one for one in caplog.messages) <= 10
+
+
+def test_a_checkpoint_of_several_files_is_evaluated_once(world, caplog):
+    """pix2pix writes the generator after the discriminator, or before it."""
+    names = ["10_net_D.pth", "10_net_G.pth", "20_net_G.pth", "20_net_D.pth"]
+    for second, name in enumerate(names):
+        world.at(second, world.write, ".", name, name)
+    with caplog.at_level(logging.INFO, "tunekit"):
+        assert follow_all(world, content) == [10, 20]
+    values = tunekit.load(world.root).validations["metrics/value"]
+    assert sorted(values) == ["10_net_G.pth", "20_net_G.pth"]
+    assert any("20_net_D.pth" in one for one in caplog.messages)
+
+
+def test_tensorflows_files_are_one_checkpoint(world):
+    for name in ("checkpoint", "ckpt-10.data-00000-of-00001", "ckpt-10.index"):
+        world.write(".", name, name)
+    assert follow_all(world) == [10]
+
+
+def test_the_steps_of_the_users_own_names_are_whole_numbers(world, caplog):
+    for name in ("m_7", "m_x", f"m_{2**53 + 1}", "m_-1"):
+        world.write(name)
+    assert follow_all(world, pattern="m_(.*)") == [7]
+    assert sum("pattern=" in one for one in caplog.messages) == 3
+
+
+ODD_STATES = [
+    "7",
+    "null",
+    '"text"',
+    "[]",
+    "[[1]]",
+    '{"global_step": "many", "log_history": 7}',
+    '{"log_history": [1, null]}',
+    '{"global_step": NaN}',
+    '{"global_step": 1e400}',
+    "[" * 100_000,
+    '{"global_step": 1' + "0" * 5000 + "}",
+]
+
+
+@pytest.mark.parametrize("state", ODD_STATES, ids=lambda state: state[:20])
+def test_an_odd_trainer_state_is_no_whole_one(world, state, caplog):
+    world.save(10)
+    world.save(20)
+    (world.root / "checkpoint-20" / "trainer_state.json").write_text(state)
+    assert follow_all(world, accuracy) == [10]
+    assert sum("trainer_state.json was not read" in one for one in caplog.messages) == 1
+    assert "checkpoint-20 was not complete" in caplog.text
+
+
+def test_odd_metrics_of_a_trainer_are_recorded(world):
+    world.save(10)
+    log = '[{"step": 10, "loss": NaN, "\\ud800": [{}], "big": 1%s}]' % ("0" * 400)
+    state = f'{{"global_step": 10, "log_history": {log}}}'
+    (world.root / "checkpoint-10" / "trainer_state.json").write_text(state)
+    assert follow_all(world, accuracy) == [10]
+
+
+@pytest.mark.parametrize(
+    "snapshot",
+    [
+        *ODD_STATES,
+        '{"checkpoint_results": 7}',
+        '{"checkpoint_results": [{"metrics": {}}], "checkpoint_report_indices": [0]}',
+        '{"checkpoint_results": [{"checkpoint_dir_name": 7, "metrics": {}}]}',
+        '{"checkpoint_results": [{"checkpoint_dir_name": "checkpoint_7", "metrics": 7}], '
+        '"checkpoint_report_indices": [0]}',
+        '{"checkpoint_report_indices": [1e300]}',
+        *(
+            '{"checkpoint_results": [{"checkpoint_dir_name": "checkpoint_7", "metrics": {}}], '
+            f'"checkpoint_report_indices": [{index}]}}'
+            for index in (-2, 2**53, 2.5)
+        ),
+    ],
+    ids=lambda snapshot: snapshot[-50:],
+)
+def test_an_odd_snapshot_of_ray_train_counts_as_missing(world, snapshot):
+    world.write("checkpoint_7")
+    (world.root / "checkpoint_manager_snapshot.json").write_text(snapshot)
+    assert follow_all(world) == [7]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes")
+def test_pipes_are_not_opened(world, tmp_path):
+    """Opening one would wait for a writer, for ever."""
+    world.save(10)
+    world.write("checkpoint-20", "20", "model.safetensors")
+    os.mkfifo(world.root / "checkpoint-20" / "trainer_state.json")
+    os.mkfifo(world.root / "checkpoint_manager_snapshot.json")
+    os.mkfifo(world.root / "model_30.pt")
+    os.mkfifo(tmp_path / "pipe")
+    world.write("checkpoint-40", "40", "model.safetensors")
+    (world.root / "checkpoint-40" / "trainer_state.json").symlink_to(tmp_path / "pipe")
+    assert follow_all(world, accuracy, keep=True) == [10]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8")
+def test_names_that_are_not_utf8_are_skipped(world, caplog):
+    world.save(10)
+    for folder in (world.root, world.root / "checkpoint-10"):
+        (folder / os.fsdecode(b"model_\xff_20.pt")).write_text("w")
+    assert follow_all(world, accuracy, keep=True) == [10]
+    assert sum("not UTF-8" in one for one in caplog.messages) == 2
+
+
+def test_links_that_lead_back_are_not_followed_for_ever(world):
+    world.write("step_5")
+    for name in ("a", "b", "c"):
+        (world.root / "step_5" / name).symlink_to(world.root / "step_5")
+    assert follow_all(world) == [5]
+
+
+def test_a_damaged_archive_is_no_whole_one(world):
+    """Its last records say that it is on several disks."""
+    with zipfile.ZipFile(world.root / "model_5.pt", "w") as archive:
+        archive.writestr("weights", "w")
+    data = (world.root / "model_5.pt").read_bytes()
+    locator = struct.pack("<4sLQL", b"PK\6\7", 1, 0, 2)
+    end = data.rindex(b"PK\5\6")
+    (world.root / "model_5.pt").write_bytes(data[:end] + locator + data[end:])
+    assert follow_all(world) == [5]  # at rest
+
+
+@pytest.mark.parametrize("kind", ["link", "file"])
+def test_checkpoints_are_protected_in_the_folder_itself(world, tmp_path, kind):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (world.root / "kept").symlink_to(outside) if kind == "link" else world.write(".", "", "kept")
+    world.save(10, last=10)
+    with pytest.raises(tunekit.errors.ConfigError, match="kept"):
+        tunekit.follow(world.root, accuracy, keep=True)
+    assert os.listdir(outside) == [] and not (world.root / "journal").exists()
+
+
+def test_a_link_that_appears_later_is_not_written_through(world, tmp_path):
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    world.at(5, (world.root / "kept").symlink_to, outside)
+    world.at(10, world.save, 10)
+    world.at(20, (world.root / "kept").unlink)
+    follow_all(world, accuracy, keep=True)
+    assert os.listdir(outside) == [] and [row[1] for row in rows(world)] == [10]
+
+
+def test_checkpoints_are_protected_in_a_part_of_a_filesystem(world):
+    local = pyarrow.fs.LocalFileSystem()
+    below = pyarrow.fs.SubTreeFileSystem(str(world.root.parent), local)
+    world.takes_s, world.slots = 10.0, 1
+    for step in range(1, 5):
+        world.at(3.0 * step, world.save, step, limit=1, last=4)
+    tunekit.follow("outputs", accuracy, keep=True, storage_filesystem=below)
+    assert [(row[1], row[3]) for row in rows(world)] == [(n, "validated") for n in (1, 2, 3, 4)]
+
+
+def test_a_journal_behind_a_link_is_refused(world, tmp_path):
+    (tmp_path / "outside").mkdir()
+    (world.root / "journal").symlink_to(tmp_path / "outside")
+    with pytest.raises(tunekit.errors.UnsafeFileError, match="outside"):
+        tunekit.follow(world.root, accuracy)
+    assert os.listdir(tmp_path / "outside") == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("folder", None),
+        ("folder", 7),
+        ("folder", "nosuch://bucket"),
+        ("fn", "accuracy"),
+        ("until", ""),
+        ("pattern", 7),
+        ("pattern", b"(1)"),
+        ("keep", "yes"),
+        ("journal", 7),
+        ("storage_filesystem", "s3"),
+        ("notify", "print"),
+    ],
+)
+def test_wrong_arguments_are_said_before_anything_starts(world, monkeypatch, name, value):
+    monkeypatch.chdir(world.root)
+    given = {"folder": world.root, "fn": accuracy, name: value}
+    with pytest.raises(tunekit.errors.ConfigError, match=name) as caught:
+        tunekit.follow(**given)
+    assert caught.value.where == "tunekit.follow" and len(caught.value.problems) == 1
+    with pytest.raises(tunekit.errors.ConfigError, match=name) as caught:
+        tunekit.follow(**given, mode="most", metric="f1")
+    assert len(caught.value.problems) == 2 and os.listdir(world.root) == []

@@ -7,6 +7,7 @@ import os
 import pickle
 import re
 import shutil
+import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from tests.support.readers import NOTHING, score, session, tunekit_, validate_he
 from tests.support.restores import begin, prepare_restore, train, tuner, validate
 from tests.support.sweeps import sweep
 from tunekit._ray.controller import _files_in
+from tunekit._ray.storage import paths_in
 from tunekit.board.live import Catalogue, LiveSweep
 from tunekit.board.page import render_index
 from tunekit.core.events import SnapshotTaken, TrialAdded, TrialErrored
@@ -193,6 +195,20 @@ def test_sweeps_behind_links_are_not_listed(hostile, outside, tmp_path):
     (hostile.parent / "loop").symlink_to(hostile.parent)
     assert SECRET not in shown(hostile, tmp_path)
     assert [place.name for place in Catalogue([str(hostile.parent)]).find().values()] == ["sweep"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8")
+def test_names_that_are_not_utf8_are_skipped(hostile, tmp_path):
+    name = os.fsdecode(b"\xff")
+    made(hostile, "harmless")
+    for folder in (hostile.parent, hostile, hostile / "trial_a/checkpoint_000001"):
+        (folder / name).mkdir()
+    assert "sweep" in tunekit_("list", hostile.parent).output
+    assert "harmless" in shown(hostile, tmp_path)
+    checkpoint = tunekit.load(hostile).best().checkpoint
+    with pytest.raises(tunekit.errors.ConfigError, match="holds weights"):
+        tunekit.state_of(checkpoint)
+    assert paths_in(LOCAL, checkpoint.path) == [f"{checkpoint.path}/weights"]
 
 
 @pytest.mark.parametrize("kind", ["up", "root", "link"])

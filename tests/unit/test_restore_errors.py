@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,13 @@ def test_paths_that_are_none(path, says):
             tunekit.Tuner.can_restore(path)
     else:
         assert not tunekit.Tuner.can_restore(path)
+
+
+def test_a_filesystem_of_another_kind():
+    restore = partial(tunekit.Tuner.restore, trainable=train)
+    for read in (tunekit.load, tunekit.Tuner.can_restore, restore):
+        with pytest.raises(tunekit.errors.ConfigError, match="storage_filesystem='s3'"):
+            read("sweep", storage_filesystem="s3")
 
 
 def test_a_sweep_of_which_no_trial_has_begun_is_none(tmp_path):

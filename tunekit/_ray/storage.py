@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any
 
 import pyarrow.fs
 from ray import tune
 from ray.train._internal.storage import get_fs_and_path
 
+from tunekit.core.values import safely
 from tunekit.messages.problems import Problems
+
+logger = logging.getLogger(__name__)
 
 #: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
@@ -39,17 +44,23 @@ def storage_at(
 
 
 def check_path(
-    path: Any, filesystem: pyarrow.fs.FileSystem | None, problems: Problems
+    path: Any,
+    filesystem: pyarrow.fs.FileSystem | None,
+    problems: Problems,
+    name: str = "path",
+    fix: str = "Pass an experiment's folder.",
 ) -> tuple[pyarrow.fs.FileSystem, str] | None:
-    """Return the storage of an experiment's path; None, with a problem, if it cannot be reached."""
-    if not problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
+    """Return the storage of a path; None, with a problem, if it cannot be reached."""
+    kind, wrong = pyarrow.fs.FileSystem, "Pass a filesystem of pyarrow.fs, or None."
+    known = problems.optional("storage_filesystem", filesystem, kind, wrong) is filesystem
+    if not problems.instance(name, path, (str, os.PathLike), fix) or not known:
         return None
     try:
         return storage_at(os.fspath(path), filesystem)
     except (OSError, ValueError) as error:
         problems.add(
-            f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI of "
-            "a storage that pyarrow supports, such as s3://bucket/digits."
+            f"{name}={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
+            "of a storage that pyarrow supports, such as s3://bucket/digits."
         )
         return None
 
@@ -72,10 +83,28 @@ def exists(filesystem: pyarrow.fs.FileSystem, path: str) -> bool:
     return bool(filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound)
 
 
+def infos_in(
+    filesystem: pyarrow.fs.FileSystem, folder: str, *, recursive: bool = False
+) -> list[pyarrow.fs.FileInfo]:
+    """Return what is in a folder of a storage; nothing if there is no folder.
+
+    Names that are not UTF-8 are skipped: neither pyarrow nor a journal can represent them.
+    """
+    infos = filesystem.get_file_info(pyarrow.fs.FileSelector(folder, True, recursive))
+    found = [one for one in infos if safely(lambda info: info.path.encode(), one)]
+    if len(found) < len(infos):
+        _warn_of_names(folder)
+    return found
+
+
+@lru_cache(maxsize=1024)  # once for each folder
+def _warn_of_names(folder: str) -> None:
+    logger.warning("%s has a name that is not UTF-8, which is skipped. Rename the file.", folder)
+
+
 def paths_in(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
     """Return the paths in a folder of a storage; none if there is no folder."""
-    selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
-    return [f"{folder}/{info.base_name}" for info in filesystem.get_file_info(selector)]
+    return [f"{folder}/{info.base_name}" for info in infos_in(filesystem, folder)]
 
 
 def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:

@@ -9,16 +9,21 @@ import posixpath
 import re
 import shutil
 import zipfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
+import msgspec
 import pyarrow.fs
 
+from tunekit._ray.storage import infos_in
+from tunekit.core.values import MOST
+from tunekit.errors import UnsafeFileError
+from tunekit.following.names import A_COPY, read_name
 from tunekit.following.record import LATER
 from tunekit.journal.journal import SERIES
 from tunekit.journal.safe_files import is_inside, local_path
+from tunekit.journal.storage import folder_at
 
 logger = logging.getLogger(__name__)
 
@@ -39,76 +44,16 @@ _OWN = frozenset({SERIES, LATER, KEPT})
 # workers have uploaded their parts of it (checkpoint_manager.py, _write_state_to_storage).
 _SNAPSHOT = "checkpoint_manager_snapshot.json"
 
+_VERSION = re.compile(r"-v[0-9]+(?=\.|$)")  # Lightning's, if the name was taken
+_SAME_STEP = "another one has the same step"
+_FIX = "To choose names, pass a regular expression with a group for the step: pattern= (--pattern)"
+# The most names in a folder that are logged.
+_MOST_SAID = 5
 
-# What the number in a checkpoint's name counts; a step counts more than an epoch.
-_STEP = "step|iter|iteration|update|round|ba"
-_EPOCH = "epoch|ep"
-_CHECKPOINT = {"checkpoint", "ckpt", "snapshot"}
-_WORDS = _CHECKPOINT | {"model", "weights", "params", "state", "states", "global", "best"}
-_SUFFIXES = "ckpt|pt|pth|bin|safetensors|pkl|npz|msgpack|weights|keras|h5|hdf5|ubj|zip|tar"
-
-_SUFFIX = re.compile(rf"(?:\.(?:{_SUFFIXES}))+$")
-_OTHER_SUFFIX = re.compile(rf"\.(?!(?:{_STEP}|{_EPOCH})s?\d)[a-z][a-z0-9]*$")
-_NUMBER = r"(?<!\d)(?<!\d\.)\d+(?!\.?\d)"  # no decimal: that is a score
-_SCORE = re.compile(
-    rf"(?<![a-z])(?:[a-z]+[-_])*(?!(?:{_STEP}|{_EPOCH})s?=)[a-z]+\d*=[-+]?[\d.]+(?:e[-+]?\d+)?"
-)
-_NAMED = [
-    re.compile(one)
-    for key in (_STEP, _EPOCH)
-    for one in (
-        rf"(?<![a-z])(?:{key})s?[-_=.]?({_NUMBER})",
-        rf"({_NUMBER})[-_]?(?:{key})s?(?![a-z])",
-    )
-]
-# What lies alongside checkpoints: unfinished ones, and parts of one.
-_BESIDE = re.compile(
-    r"(?<![a-z])(?:optim|optimizer|rng|scheduler|replay|buffer|vecnormalize|tmp|of)(?![a-z])"
-)
-_KEY = re.compile(rf"(?:{_STEP}|{_EPOCH})s?")
+_Kind = TypeVar("_Kind")
 
 # A checkpoint's files: for each relative name, its size in bytes and when it was written.
 Files = Mapping[str, tuple[int, float]]
-
-
-@lru_cache(maxsize=65536)  # a folder is listed repeatedly
-def step_in(name: str, pattern: str | None = None) -> int | None:
-    """Return the step in a checkpoint's name; None if it is not named like a checkpoint.
-
-    The number next to "step", "iter" or the like is the step, otherwise the number next to "epoch";
-    without such a word, the only number, or the second of two (epoch and step). Scores, which are
-    decimals or follow a name and "=", do not count. Other words are allowed in a name only if it
-    says what its number counts, and if it names a weights file or says that it is a checkpoint.
-
-    Args:
-        name: The name of a file or a folder.
-        pattern: A regular expression for the whole name, whose first group is the step. None: the
-            names that known frameworks use.
-
-    Example:
-        >>> names = ["checkpoint-500", "a_20_steps.zip", "epoch=3-step=400.ckpt", "7", "model.bin"]
-        >>> [step_in(name) for name in names]
-        [500, 20, 400, 7, None]
-        >>> step_in("tmp-checkpoint-500"), step_in("run7-final", r"run(\\d+)-final")
-        (None, 7)
-    """
-    if pattern is not None:
-        found = re.fullmatch(pattern, name)
-        return None if found is None else int(found[1])
-    name = name.lower()
-    stem = _SUFFIX.sub("", name)
-    is_file = stem != name
-    if stem[:1] in (".", "_") or _OTHER_SUFFIX.search(stem) or _BESIDE.search(stem):
-        return None
-    stem = _SCORE.sub("", stem)
-    words = set(re.findall(r"[a-z]+", stem))
-    others = {word for word in words - _WORDS if not _KEY.fullmatch(word)}
-    for named in _NAMED:
-        if (found := named.search(stem)) is not None:
-            return int(found[1]) if not others or is_file or words & _CHECKPOINT else None
-    numbers = [int(one) for one in re.findall(_NUMBER, stem)]
-    one = len(numbers) == 1 or (len(numbers) == 2 and words and numbers[0] <= numbers[1])
-    return numbers[-1] if one and not others else None
 
 
 @dataclass(frozen=True)
@@ -155,27 +100,44 @@ def layout_of(name: str, files: Collection[str]) -> Layout | None:
         >>> layout_of("step-5", ["__0_0.distcp"]).last, layout_of("step_5", ["w.bin"])
         ('.metadata', None)
     """
-    for kind in LAYOUTS:
-        if any(re.fullmatch(kind.has, f"{name}/{file}") for file in files):
-            return kind
-    return None
+    paths = [f"{name}/{file}" for file in files]
+    return next((one for one in LAYOUTS if any(re.fullmatch(one.has, at) for at in paths)), None)
 
 
-def trainer_metrics(state: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training metrics in ``trainer_state.json`` at its checkpoint's step.
+class TrainerState(msgspec.Struct):
+    """What ``trainer_state.json`` says, as far as it is read."""
 
-    The loss is the newest one, which may be from an earlier step. ``done``: the run has ended.
+    global_step: int = 0
+    max_steps: int = 0
+    log_history: Sequence[Mapping[str, Any]] = ()
 
-    Example:
-        >>> log = [{"step": 5, "loss": 2.0, "epoch": 0.5}, {"step": 10, "eval_loss": 1.5}]
-        >>> trainer_metrics({"global_step": 10, "max_steps": 10, "log_history": log})
-        {'loss': 2.0, 'eval_loss': 1.5, 'done': True}
-    """
-    step, found = state.get("global_step"), {}
-    for entry in state.get("log_history") or ():
-        own = entry if entry.get("step") == step else {"loss": entry.get("loss")}
-        found.update({name: v for name, v in own.items() if name != "step" and v is not None})
-    return {**found, "done": True} if step and step == state.get("max_steps") else found
+    def metrics(self) -> dict[str, Any]:
+        """Return the training metrics at the checkpoint's step.
+
+        The loss is the newest one, which may be from an earlier step. ``done``: the run has ended.
+
+        Example:
+            >>> log = [{"step": 5, "loss": 2.0, "epoch": 0.5}, {"step": 10, "eval_loss": 1.5}]
+            >>> TrainerState(global_step=10, max_steps=10, log_history=log).metrics()
+            {'loss': 2.0, 'eval_loss': 1.5, 'done': True}
+        """
+        step, found = self.global_step, {}
+        for entry in self.log_history:
+            own = entry if entry.get("step") == step else {"loss": entry.get("loss")}
+            found.update({name: v for name, v in own.items() if name != "step" and v is not None})
+        return {**found, "done": True} if step and step == self.max_steps else found
+
+
+class _Result(msgspec.Struct):
+    checkpoint_dir_name: str
+    metrics: dict[str, Any]
+
+
+class _Snapshot(msgspec.Struct):
+    """What Ray Train's snapshot says, as far as it is read."""
+
+    checkpoint_results: list[_Result] = []
+    checkpoint_report_indices: list[Annotated[int, msgspec.Meta(ge=0, lt=MOST)]] = []
 
 
 def pattern_problem(pattern: str) -> str | None:
@@ -186,8 +148,9 @@ def pattern_problem(pattern: str) -> str | None:
         (None, 'has no group for the step')
     """
     try:
+        re.fullmatch(pattern, "")
         return None if re.compile(pattern).groups else "has no group for the step"
-    except re.error as error:
+    except (re.error, TypeError, OverflowError, RecursionError) as error:
         return f"is not a regular expression: {error}"
 
 
@@ -231,72 +194,89 @@ class WatchedFolder:
         self.name = posixpath.basename(self.path)
         self._pattern = pattern
         self._resting: dict[str, tuple[Files, float]] = {}
+        self._said: dict[tuple[str, str], set[str]] = {}
 
     def find(self) -> Iterator[FoundCheckpoint]:
-        """Yield the entries named like checkpoints.
+        """Yield the entries named like checkpoints; of several with one step, only one.
 
         This lists the folder once, and each folder in it that is not a checkpoint.
 
         Raises:
             OSError: If the storage fails.
         """
-        top = self._inside(self.path)
+        top = infos_in(self.filesystem, self.path)
         yield from self._entries(self.name, top)
         for info in sorted(top, key=lambda one: one.base_name):
             name = info.base_name
             is_run = info.type == pyarrow.fs.FileType.Directory and name not in _OWN
-            if is_run and name[0] not in "._" and self._step(name) is None:
-                yield from self._entries(name, self._inside(info.path))
+            step, reason = read_name(name, self._pattern)
+            if is_run and name[0] not in "._" and step is None and reason != A_COPY:
+                yield from self._entries(name, infos_in(self.filesystem, info.path))
 
-    def _inside(self, path: str) -> list[pyarrow.fs.FileInfo]:
-        selector = pyarrow.fs.FileSelector(path, allow_not_found=True)
-        return list(self.filesystem.get_file_info(selector))
-
-    def _step(self, name: str) -> int | None:
-        return step_in(name, self._pattern)
+    def _say(self, level: int, path: str, why: str) -> None:
+        """Log, once for each path and a few times for each folder, what is not read, and why."""
+        said = self._said.setdefault((posixpath.dirname(path), why), set())
+        if path not in said and len(said) < _MOST_SAID:
+            said.add(path)
+            logger.log(level, "%s %s.", path, why)
 
     def _entries(self, run: str, infos: list[pyarrow.fs.FileInfo]) -> Iterator[FoundCheckpoint]:
-        known = {info.base_name: info for info in infos}
+        known, seen = {info.base_name: info for info in infos}, set()
         registered = self._registered(known.get(_SNAPSHOT))
-        for name, info in known.items():
-            step, report = registered.get(name, (self._step(name), None))
-            if step is not None:
-                is_folder = info.type == pyarrow.fs.FileType.Directory
+        # Of several files with one step, the first: pix2pix's net_G, not its net_D.
+        for name in sorted(sorted(known, reverse=True), key=len):
+            info, (step, why) = known[name], read_name(name, self._pattern)
+            step, report = registered.get(name, (step, None))
+            is_folder = info.type == pyarrow.fs.FileType.Directory
+            same = (step, "".join(_VERSION.findall(name)))
+            if step is not None and same not in seen:
+                seen.add(same)
                 written = (info.mtime_ns or 0) / 1e9
                 yield FoundCheckpoint(run, info.path, step, written, is_folder, report)
+            elif same in seen or (why and (is_folder or "." in name)):
+                level = logging.INFO if why in ("", A_COPY) else logging.WARNING
+                self._say(level, info.path, f"is not evaluated: {why or _SAME_STEP}. {_FIX}")
 
     def _registered(
         self, info: pyarrow.fs.FileInfo | None
     ) -> dict[str, tuple[int, Mapping[str, Any]]]:
         """Return the steps and metrics of checkpoints that Ray Train has registered, by name."""
-        if info is None:
-            return {}
-        state = self._json(info.path) or {}
-        results, steps = state.get("checkpoint_results", []), "checkpoint_report_indices"
-        return {
-            one["checkpoint_dir_name"]: (step + 1, one["metrics"])
-            for one, step in zip(results, state.get(steps, []), strict=False)
-        }
+        known = (self._json(info.path, _Snapshot) if info is not None else None) or _Snapshot()
+        pairs = zip(known.checkpoint_results, known.checkpoint_report_indices, strict=False)
+        return {one.checkpoint_dir_name: (step + 1, one.metrics) for one, step in pairs}
 
-    def _json(self, path: str) -> dict[str, Any] | None:
-        """Return the JSON object in a file; None if the file is incomplete or gone."""
+    def _json(self, path: str, kind: type[_Kind]) -> _Kind | None:
+        """Return the JSON in a file; None if it is incomplete, gone or something else."""
+        folder, name = posixpath.split(path)
         try:
-            with self.filesystem.open_input_stream(path) as stream:
-                return dict(json.loads(stream.readall()))
-        except (OSError, TypeError, ValueError):
+            return msgspec.convert(json.loads(folder_at(self.filesystem, folder).read(name)), kind)
+        except (FileNotFoundError, json.JSONDecodeError, UnicodeDecodeError):
+            return None  # it is being written, or was deleted
+        except (OSError, ValueError, RecursionError) as error:
+            self._say(logging.WARNING, path, f"was not read: {error}")
             return None
 
     # Whether a checkpoint is complete ----------------------------------------------------------
 
     def files(self, entry: FoundCheckpoint) -> Files:
         """Return the files of a checkpoint; empty if it is gone."""
-        if entry.is_folder:
-            selector = pyarrow.fs.FileSelector(entry.path, recursive=True, allow_not_found=True)
-            infos = [one for one in self.filesystem.get_file_info(selector) if one.is_file]
-        else:
-            infos = [one for one in [self.filesystem.get_file_info(entry.path)] if one.is_file]
-        start = len(entry.path) + 1
-        return {one.path[start:]: (one.size, (one.mtime_ns or 0) / 1e9) for one in infos}
+        path, start = entry.path, len(entry.path) + 1
+        found = self._below(path) if entry.is_folder else [self.filesystem.get_file_info(path)]
+        files = (one for one in found if one.is_file)
+        return {one.path[start:]: (one.size, (one.mtime_ns or 0) / 1e9) for one in files}
+
+    def _below(self, path: str) -> Iterator[pyarrow.fs.FileInfo]:
+        """Yield what is below a folder; only one link to a folder is followed on the way there."""
+        folders = [(path, False)]
+        while folders:
+            at, linked = folders.pop()
+            local = local_path(self.filesystem, at)
+            for info in infos_in(self.filesystem, at, recursive=local is None):
+                yield info
+                if local is not None and info.type == pyarrow.fs.FileType.Directory:
+                    is_link = (local / info.base_name).is_symlink()
+                    if not (linked and is_link):
+                        folders.append((info.path, linked or is_link))
 
     def check(self, entry: FoundCheckpoint, now: float) -> Complete | str:
         """Return the checkpoint if it is complete; otherwise, say what it is waiting for.
@@ -318,15 +298,20 @@ class WatchedFolder:
         if kind is None:
             whole = self._is_archive(entry) or self._rests(entry, files, now)
             return (oldest, {}) if whole else ""
-        state = self._json(f"{entry.path}/{kind.last}") if kind.last.endswith(".json") else {}
+        state: TrainerState | None = TrainerState()
+        if kind.last.endswith(".json") and kind.last in files:
+            state = self._json(f"{entry.path}/{kind.last}", TrainerState)
         if kind.last not in files or state is None:
             return f"it has no whole {kind.last}, which {kind.framework} writes last"
-        return files[kind.last][1], trainer_metrics(state)
+        return files[kind.last][1], state.metrics()
 
     def _is_archive(self, entry: FoundCheckpoint) -> bool:
         """Return whether this is a local zip archive, whose directory torch.save writes last."""
-        local = local_path(self.filesystem, entry.path)
-        return local is not None and zipfile.is_zipfile(local)
+        local = None if entry.is_folder else local_path(self.filesystem, entry.path)
+        try:
+            return local is not None and zipfile.is_zipfile(local)
+        except (zipfile.BadZipFile, ValueError, OverflowError):  # of a damaged one
+            return False
 
     def _rests(self, entry: FoundCheckpoint, files: Files, now: float) -> bool:
         """Return whether a checkpoint's files and their sizes have not changed for long enough."""
@@ -346,14 +331,15 @@ class WatchedFolder:
             entry: The checkpoint.
             home: The path to protect it at, in the same storage.
         """
+        if not is_inside(self.filesystem, self.path, home):
+            raise UnsafeFileError(f"{home!r} is behind a link out of the folder. Delete the link.")
         before = self.files(entry)
         self.delete(home)
         local = local_path(self.filesystem, entry.path)
+        ends = [str(local_path(self.filesystem, at) or at) for at in (entry.path, home)]
         try:
             for name in before:
-                source, target = (
-                    posixpath.join(at, name) if name else at for at in (entry.path, home)
-                )
+                source, target = (posixpath.join(at, name) if name else at for at in ends)
                 if local is None:
                     self.filesystem.copy_file(source, target)
                 else:

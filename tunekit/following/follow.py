@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow.fs
 
-from tunekit._ray.storage import checkpoint_at, exists, storage_at
+from tunekit._ray.storage import check_path, checkpoint_at, exists
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
     CheckpointSaved,
@@ -34,6 +34,7 @@ from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
 from tunekit.core.values import finite_number
+from tunekit.errors import ConfigError
 from tunekit.following.folder import DOUBT_S, KEPT, FoundCheckpoint, WatchedFolder, pattern_problem
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
@@ -103,26 +104,38 @@ def follow(
         Traceback (most recent call last):
         tunekit.errors.ConfigError: tunekit.follow: until=-1...
     """
-    config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
     problems = Problems("tunekit.follow")
-    wrong = None if pattern is None else pattern_problem(pattern)
-    if wrong is not None:
+    try:
+        config = fn if isinstance(fn, ValidationConfig) else ValidationConfig(fn)
+    except ConfigError as error:
+        for problem in error.problems:
+            problems.add(problem)
+    fix = "Pass a folder's path or URI."
+    found = own = check_path(folder, storage_filesystem, problems, "folder", fix)
+    if journal is not None:
+        own = check_path(journal, storage_filesystem, problems, "journal", fix)
+    if pattern is not None and (wrong := pattern_problem(pattern)) is not None:
         problems.add(f"pattern={pattern!r} {wrong}. Pass r'step-(\\d+)', for example.")
-    if not isinstance(until, str):
+    if not isinstance(until, str) or not until:
         problems.integer("until", until, least=0, optional=True)
     if metric is not None or mode is not None:
         problems.instance("metric", metric, str, "Pass 'accuracy', for example.")
         problems.choice("mode", mode, ["min", "max"])
+    if notify is not None:
+        problems.function("notify", notify, "Pass a function of one argument, or None.")
+    if problems.instance("keep", keep, bool, "Pass True or False.") and keep and found is not None:
+        kept = local_path(found[0], f"{found[1]}/{KEPT}")
+        if kept is not None and (kept.is_symlink() or (kept.exists() and not kept.is_dir())):
+            problems.add(f"keep=True needs {str(kept)!r}, which is a link or a file. Delete it.")
     problems.raise_any()
-    filesystem, path = storage_at(str(folder), storage_filesystem)
-    own, home = storage_at(str(journal or folder), storage_filesystem)
-    watched = WatchedFolder(filesystem, path, pattern)
+    assert found is not None and own is not None  # otherwise an error was raised
+    watched = WatchedFolder(*found, pattern)
     source = _Watched(watched, until=until, keep=keep, notify=notify)
-    about: dict[str, Any] = {"followed": path}
+    about: dict[str, Any] = {"followed": found[1]}
     if metric is not None:
         about |= {"required": [metric], "mode": mode, "objectives": {metric: mode}}
     otherwise = "Pass another folder for the journal: journal='...' (--journal)."
-    recorder = Recorder(own, home, config, about, call="tunekit.follow", otherwise=otherwise)
+    recorder = Recorder(*own, config, about, call="tunekit.follow", otherwise=otherwise)
     validate_all(source, recorder, config)
 
 
@@ -215,7 +228,7 @@ class _Watched(Source):
     def _check(self, entries: Sequence[FoundCheckpoint]) -> dict[str, str]:
         """Record new checkpoints that are complete; return what the others wait for, by path."""
         waits = {}
-        for entry in sorted(entries, key=lambda one: one.step):
+        for entry in sorted(entries, key=lambda one: (one.step, -one.written)):
             checked = self._state.checked.get(entry.path, -math.inf)
             if entry.step > self._last or entry.written <= checked - DOUBT_S:
                 continue
@@ -256,7 +269,7 @@ class _Watched(Source):
         for name, seen in list(self._state.pending.items()):
             known = name in self._requested or seen.request.path in there
             if not known and not self._is_kept(seen.request):
-                reason = "its checkpoint was deleted before its evaluation began"
+                reason = "its checkpoint was deleted or replaced before its evaluation began"
                 self._emit(ValidationRequested.of(seen.request.key, seen.request.path))
                 status = Status.SKIPPED.value
                 self._emit(ValidationEnded(id=name, status=status, reason=reason))

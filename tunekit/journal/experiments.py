@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow.fs
 
 from tunekit._ray.controller import STATE_FILES
-from tunekit._ray.storage import TUNER_FILE
+from tunekit._ray.storage import TUNER_FILE, infos_in
 from tunekit.journal.journal import SERIES
 from tunekit.journal.safe_files import local_path
 
@@ -97,8 +97,7 @@ def _changed(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
 
 def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.FileInfo]:
     try:
-        selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
-        return list(filesystem.get_file_info(selector))
+        return infos_in(filesystem, folder)
     except PermissionError:
         return []
 

@@ -45,8 +45,9 @@ class Problems:
         return bool(self._found)
 
     def add(self, problem: str) -> None:
-        """Record one problem: a sentence with the value, the rule and the fix."""
-        self._found.append(problem)
+        """Record one problem, once: a sentence with the value, the rule and the fix."""
+        if problem not in self._found:
+            self._found.append(problem)
 
     def choice(self, name: str, value: Any, allowed: Sequence[str]) -> None:
         """Require ``value`` to be one of ``allowed``."""
