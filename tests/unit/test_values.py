@@ -20,7 +20,15 @@ from tunekit._ray.pickles import portable
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.metrics import own_names, sanitize_report
 from tunekit.core.validation import Request, score_problem
-from tunekit.core.values import Raised, as_json, finite_number, format_value, key_name, sanitize
+from tunekit.core.values import (
+    Raised,
+    as_json,
+    describe_error,
+    finite_number,
+    format_value,
+    key_name,
+    sanitize,
+)
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
@@ -187,6 +195,34 @@ def test_tensors_need_no_torch():
     sent = pack_result({"scalar": scalar, "one": one, "table": table})
     assert (sent["scalar"], sent["one"]) == (0.5, 1.0) and type(sent["table"]) is Parcel
     assert delivered(sent)["table"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+
+
+LONG = "beginning " + "\x1b[0" * 10**6 + " end"
+
+
+@pytest.mark.parametrize("text", [LONG, "\ud800" * 10**6, "\n" * 10**6])
+def test_what_is_kept_of_an_exception_is_short(text):
+    named = type("x" * 10**6, (Exception,), {"__str__": lambda self: text})
+    for error in (ValueError(text), named()):
+        found = describe_error(error)
+        for part in (found.reason, found.message, found.trace, found.kind):
+            assert type(part) is str and part.encode()
+        assert len(found.reason) <= 1000 and "\n" not in found.reason and len(found.kind) <= 200
+        assert len(found.message) < 70_000 and len(found.trace) < 500_000
+    if text.startswith("beginning"):
+        message = describe_error(ValueError(text)).message
+        assert message.startswith("beginning") and "left out" in message
+
+
+def test_a_traceback_keeps_its_beginning_and_its_end():
+    error = ValueError("first")
+    for _ in range(200):
+        later = ValueError("y" * 1000)
+        error, later.__cause__ = later, error
+    error.args = ("last",)
+    trace = describe_error(error).trace
+    assert trace.startswith("ValueError: first") and trace.endswith("last")
+    assert len(trace) < 70_000
 
 
 @pytest.mark.parametrize("make", EXCEPTIONS)

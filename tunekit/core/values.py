@@ -27,6 +27,9 @@ PICKLED = "__pickled__"
 #: The longest text that represents a value.
 LONGEST = 200
 
+# The longest texts that describe an exception, in characters: a journal's line has all of them.
+_LONGEST_REASON, _LONGEST_MESSAGE, _LONGEST_TRACE = 1_000, 10_000, 2**16
+
 # The largest metric, in bytes: each metric is written to the journal, Tune's files and loggers, and
 # a process that reads the sweep holds all of them in memory.
 _LARGEST = 2**20
@@ -96,7 +99,7 @@ def _unshowable(value: Any) -> str:
 
 def _kind(value: Any) -> str:
     found: str = safely(
-        lambda: " ".join(encodable(type(value).__name__).split()), otherwise="object"
+        lambda: " ".join(encodable(type(value).__name__[:LONGEST]).split()), otherwise="object"
     )
     return found
 
@@ -359,12 +362,12 @@ class Raised:
     def reason(self) -> str:
         """Return one line: ``"raised ValueError: no such class"``."""
         lines = (line.strip() for line in self.message.splitlines())
-        line = next(filter(None, lines), "")
-        return f"raised {self.kind}: {line}" if line else f"raised {self.kind}"
+        parts = f"raised {self.kind}", next(filter(None, lines), "")
+        return ": ".join(filter(None, parts))[:_LONGEST_REASON]
 
 
 def describe_error(error: BaseException) -> Raised:
-    """Describe an exception in words, whatever its methods do.
+    """Describe an exception in words, whatever its methods do and however long its texts are.
 
     Example:
         >>> describe_error(ValueError("no such class")).reason
@@ -375,11 +378,23 @@ def describe_error(error: BaseException) -> Raised:
     known = getattr(error, "tunekit_raised", None)
     if type(known) is Raised:
         return known
-    kind = _kind(error)
-    unknown = "its message cannot be shown"
-    message = safely(lambda: _COLOURS.sub("", encodable(str(error))), otherwise=unknown)
+    kind, message = _kind(error), message_of(error, _LONGEST_MESSAGE)
     lines = safely(traceback.format_exception, error)
     if lines is None:  # a cause raises, for example
         lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
         lines.append(f"{kind}: {message}")
-    return Raised(kind, message, encodable("".join(lines)).rstrip("\n"))
+    return Raised(kind, message, _shortened("".join(lines), _LONGEST_TRACE).rstrip("\n"))
+
+
+def message_of(error: BaseException, longest: int = _LONGEST_TRACE) -> str:
+    """Return an exception's message without colours; only its beginning and end if it is longer."""
+    unknown = "its message cannot be shown"
+    return str(safely(lambda: _COLOURS.sub("", _shortened(str(error), longest)), otherwise=unknown))
+
+
+def _shortened(text: str, longest: int) -> str:
+    text, half = str.__str__(text), longest // 2
+    more = len(text) - longest
+    if more > 0:
+        text = f"{text[:half]}\n... {more:,} characters left out ...\n{text[-half:]}"
+    return encodable(text)

@@ -21,6 +21,7 @@ from tunekit.core.values import (
     format_value,
     is_array,
     limit_sizes,
+    message_of,
     safely,
     sanitize,
     unwrap_single,
@@ -144,7 +145,7 @@ def outcome_of(call: Callable[[], Any]) -> Any:
     except TaskCancelledError:
         raise
     except RayTaskError as error:  # of a task that the function started
-        return replace(describe_error(error.cause or error), trace=describe_error(error).message)
+        return replace(describe_error(error.cause or error), trace=message_of(error))
     except BaseException as error:  # anything that the user's function can raise
         if ends_the_process(error):
             raise
