@@ -16,6 +16,7 @@ import math
 import numbers
 import operator
 import re
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -261,12 +262,26 @@ def is_array(value: Any) -> bool:
     return kind.__module__ == "torch" and kind.__name__ == "Tensor" and value.ndim > 0
 
 
+def as_array(value: Any) -> Any:
+    """Return an array or tensor as a numpy array of numbers, texts or dates; None if it is neither.
+
+    Example:
+        >>> import numpy
+        >>> as_array(numpy.arange(3)), as_array(numpy.array([{}, {}])) is None
+        (array([0, 1, 2]), True)
+    """
+    numpy = sys.modules["numpy"]
+    if type(value) is not numpy.ndarray:
+        found = safely(lambda: value.numpy(force=True))
+        # NumPy has no bfloat16.
+        value = value.float().numpy(force=True) if found is None else found
+    if type(value) is numpy.ndarray and value.dtype.kind in "biufcmMSU":
+        return numpy.asarray(value, value.dtype.str)  # without the metadata of the type
+    return None
+
+
 def unwrap_single(value: Any) -> Any:
     """Return the number in a one-element array or tensor; return anything else unchanged."""
-    return safely(_single, value, otherwise=value)
-
-
-def _single(value: Any) -> Any:
     item, size = getattr(value, "item", None), getattr(value, "size", 1)
     count = size() if callable(size) else size
     return item() if callable(item) and count in (1, (), (1,)) else value

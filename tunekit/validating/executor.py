@@ -21,7 +21,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Returned:
-    """An attempt's function has returned a value."""
+    """An attempt's function has returned a value, which is plain data (``pack_result``)."""
 
     attempt_id: str
     value: Any

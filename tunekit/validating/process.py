@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,16 +9,15 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
 
-from tunekit._ray.pickles import pack, portable
 from tunekit._ray.process_state import end_without_gpu, release_gpu_memory, undisturbed
 from tunekit._ray.worker_errors import ends_the_process
 from tunekit.core.metrics import deduplicate
 from tunekit.core.signatures import needs_instance
 from tunekit.core.values import (
     Raised,
+    as_array,
     describe_error,
     format_value,
-    is_array,
     limit_sizes,
     message_of,
     safely,
@@ -153,61 +151,26 @@ def outcome_of(call: Callable[[], Any]) -> Any:
 
 
 def pack_result(value: Any) -> Any:
-    """Return a validation function's result in a form that any process can unpickle.
+    """Return a validation function's result as plain data, so that no process needs its classes.
 
-    Arrays and tensors of one element become numbers, values that are too large become texts, and
-    other objects become parcels, so the driver needs neither torch nor the user's classes.
+    Tensors become arrays, arrays of one element numbers, and other objects texts, as do values that
+    are too large. A metric that is written in two ways keeps one value.
 
     Example:
         >>> import numpy
         >>> pack_result({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
         {'accuracy': 0.5, 'by_class': {'7': 1}}
+        >>> pack_result({"accuracy": 0.5, "seen": {3}})
+        {'accuracy': 0.5, 'seen': '{3}'}
     """
-    return limit_sizes(sanitize(value, _parcelled))
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """An object that is sent to another process, which may not have its class.
-
-    Attributes:
-        shown: The object as text.
-        data: The object, pickled.
-    """
-
-    shown: str
-    data: bytes
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size of the pickle."""
-        return len(self.data)
-
-
-def _parcelled(value: Any) -> Any:
-    """Return the number, parcel or text that replaces an object."""
-    single = unwrap_single(value)
-    if single is not value:
-        return sanitize(single, _parcelled)
-    if type(value).__module__ == "numpy" and is_array(value):
-        return value
-    data = pack(value)
-    return format_value(value) if data is None else Parcel(format_value(value), data)
-
-
-def opened(value: Any) -> Any:
-    """Return the object in a parcel, or its text if it cannot be unpickled."""
-    if type(value) is not Parcel:
-        return portable(value)
-    return sanitize(safely(pickle.loads, value.data, otherwise=value.shown), portable)
-
-
-def unpack_result(value: Any) -> Any:
-    """Return a validation's result, with its parcels opened.
-
-    Example:
-        >>> unpack_result(pack_result({"accuracy": 0.5, "seen": {3}}))
-        {'accuracy': 0.5, 'seen': {3}}
-    """
-    own = sanitize(value, opened)
+    own = limit_sizes(sanitize(value, _plain))
     return deduplicate(own) if isinstance(own, dict) else own
+
+
+def _plain(value: Any) -> Any:
+    """Return the number, array or text that replaces an object."""
+    single = safely(unwrap_single, value, otherwise=value)
+    if single is not value:
+        return sanitize(single, _plain)
+    array = safely(as_array, value)
+    return format_value(value) if array is None else array

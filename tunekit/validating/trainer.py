@@ -16,12 +16,12 @@ from tunekit._ray.compat import check_trainers
 from tunekit._ray.process_state import end_without_gpu, undisturbed
 from tunekit._ray.worker_errors import LoopError
 from tunekit.core.signatures import ValidationFunction, deferred_kind
-from tunekit.core.values import Raised, sanitize
+from tunekit.core.values import Raised
 from tunekit.errors import extra
 from tunekit.messages.problems import Problems, format_argument
 from tunekit.validating.context import ValidationContext, current_context, validating_in
 from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
-from tunekit.validating.process import Call, opened, outcome_of, pack_result, result_of
+from tunekit.validating.process import Call, outcome_of, pack_result, result_of
 
 if TYPE_CHECKING:
     from tunekit._ray.worker_group import TrialWorkerGroup
@@ -141,7 +141,7 @@ class TrainerValidation:
         found = _of_all(self._workers.beside(call, alone=False))
         if isinstance(found, Raised):
             raise LoopError(found)
-        return sanitize(found, opened)
+        return found
 
     def _trainer(self, folder: str, **settings: Any) -> Any:
         with extra("torch"):
