@@ -473,6 +473,14 @@ def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, cap
     )
 
 
+def test_a_validation_that_damages_a_trials_process_ends_it(started, caplog):
+    executor, failed = RayExecutor(validate, {}), Failed(ID, "damaged it", host_ended=True)
+    assert ran(started, executor, failed) == [HostEnded("b"), failed]
+    assert started.started[-1] == ("killed", "b") and not executor.in_trials
+    [told] = caplog.messages
+    assert "validation of a@1 ended the process of trial b (damaged it), which continues" in told
+
+
 @pytest.mark.parametrize("too_long", [True, False])
 def test_what_has_to_end_at_once_ends_the_process_of_its_trial(started, too_long):
     started.results += [Began(ID)]

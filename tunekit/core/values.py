@@ -364,20 +364,22 @@ class Raised:
     """An exception in words, which every process can unpickle.
 
     Attributes:
-        kind: The name of its class.
+        kind: The name of its class; empty if not the user's code raised it.
         message: Its message.
         trace: Its traceback.
+        fatal: Whether training cannot continue in the process.
     """
 
     kind: str
     message: str
     trace: str
+    fatal: bool = False
 
     @property
     def reason(self) -> str:
         """Return one line: ``"raised ValueError: no such class"``."""
         lines = (line.strip() for line in self.message.splitlines())
-        parts = f"raised {self.kind}", next(filter(None, lines), "")
+        parts = f"raised {self.kind}" if self.kind else "", next(filter(None, lines), "")
         return ": ".join(filter(None, parts))[:_LONGEST_REASON]
 
 

@@ -34,7 +34,8 @@ class Failed:
     Attributes:
         error: The traceback.
         kind: The name of the exception's class, if the function raised one.
-        host_ended: Whether it has ended the workers of the trial in which it ran.
+        host_ended: Whether it has ended the workers of the trial in which it ran, or damaged the
+            trial's process.
     """
 
     attempt_id: str

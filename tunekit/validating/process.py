@@ -9,7 +9,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
 
-from tunekit._ray.process_state import end_without_gpu, release_gpu_memory, undisturbed
+from tunekit._ray.process_state import ProcessDamaged, release_gpu_memory, undisturbed
 from tunekit._ray.worker_errors import ends_the_process
 from tunekit.core.metrics import deduplicate
 from tunekit.core.signatures import needs_instance
@@ -64,11 +64,8 @@ def validate_in_task(call: Call) -> Iterator[AttemptEvent]:
 
 def validate_in_trial(trainable: Any, call: Call) -> Iterator[AttemptEvent]:
     """Validate in the process of a waiting trial, as in a task."""
-    with undisturbed():
-        for event in validate_in_task(call):
-            if not isinstance(event, Began):
-                end_without_gpu()
-            yield event
+    yield Began(call.attempt_id)
+    yield as_event(call.attempt_id, outcome_beside(call.run, call.context))
 
 
 class Evaluator:
@@ -125,10 +122,36 @@ def result_of(attempt_id: str, call: Callable[[], Any]) -> Returned | Failed:
         >>> result_of("a", lambda: {"accuracy": 0.9})
         Returned(attempt_id='a', value={'accuracy': 0.9})
     """
-    found = outcome_of(lambda: pack_result(call()))
+    return as_event(attempt_id, outcome_of(lambda: pack_result(call())))
+
+
+def as_event(attempt_id: str, found: Any) -> Returned | Failed:
+    """Return a packed result, or the description of an exception, as an event."""
     if isinstance(found, Raised):
-        return Failed(attempt_id, found.reason, found.trace, found.kind)
+        return Failed(attempt_id, found.reason, found.trace, found.kind, found.fatal)
     return Returned(attempt_id, found)
+
+
+def outcome_beside(call: Callable[[], Any], context: ValidationContext | None) -> Any:
+    """Call a validation function in a process that trains, and then restore the process's state.
+
+    Args:
+        call: Calls the function.
+        context: The checkpoint's context.
+
+    Returns:
+        The packed result, or a description of the exception. It is fatal if the validation has
+        damaged the process.
+    """
+    found: Any = None
+    try:
+        with undisturbed(), validating_in(context):
+            found = outcome_of(lambda: pack_result(call()))
+    except ProcessDamaged as error:
+        if not isinstance(found, Raised):
+            found = replace(describe_error(error), kind="")
+        return replace(found, fatal=True)
+    return found
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:

@@ -250,6 +250,9 @@ class RayExecutor(Executor):
         host = flight.host
         try:
             event = ray.get(next(flight.stream))
+            if isinstance(event, Failed) and event.host_ended and host and not has_workers(host):
+                ray.kill(flight.process)
+                yield self._host_ended(flight, event.reason)
         except Exception as error:  # tasks can end with any exception, including Ray's own
             event = Failed(flight.attempt.id, *explain(error))
             lives_on = isinstance(error, (StopIteration, RayTaskError, TaskCancelledError))
