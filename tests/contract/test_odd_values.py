@@ -22,7 +22,7 @@ from tests.support.seeds import SCHEDULES
 from tests.support.sweeps import LENGTH, Counting, Ran, rows_of, sweep
 from tunekit.board.charts import draw_charts
 from tunekit.board.page import render_report, report_data
-from tunekit.validating.process import pack_result
+from tunekit.validating.process import pack_result, result_of
 
 ROUNDS = 3
 
@@ -190,3 +190,20 @@ def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, capl
     assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
     [told] = [r.getMessage() for r in caplog.records if "1 MiB" in r.getMessage()]
     assert "'pixels', 'said/all', 'tensor', which is recorded" in told
+
+
+def test_of_an_exception_with_a_long_message_little_is_kept(tmp_path):
+    def fail() -> None:
+        raise ValueError("a line of a long message\n" * 10**5)
+
+    ran = sweep(
+        tmp_path,
+        trials=1,
+        validate=lambda attempt: result_of(attempt.id, fail),
+        stop={"training_iteration": ROUNDS},
+        settings={"max_retries": 0, "on_failure": "ignore"},
+    )
+    assert {
+        event["status"] for event in read(ran.home) if event["event"] == "validation_ended"
+    } == {"failed"}
+    assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20

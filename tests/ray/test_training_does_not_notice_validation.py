@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 import json
 import logging
 import os
 import random
+import signal
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -48,6 +51,9 @@ def trained(state: dict[str, Any], *computed: float) -> str:
     state["n"] += 1
     drawn = random.random(), numpy.random.rand(), torch.rand(1).item(), *computed
     settings = torch.is_grad_enabled(), str(torch.get_default_dtype()), torch.get_num_threads()
+    settings += gc.isenabled(), signal.getitimer(signal.ITIMER_REAL)[0], os.fstat(1).st_rdev
+    settings += (str(signal.getsignal(signal.SIGUSR1)),)
+    print("trained")  # to a stream that is open
     return repr((drawn, settings, os.environ.get("DISTURBED"), os.getcwd() == state["folder"]))
 
 
@@ -125,6 +131,11 @@ def disturbed() -> None:
     torch.set_num_threads(3)
     os.environ["DISTURBED"] = "1"
     os.chdir("/")
+    gc.disable()
+    signal.alarm(1000)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)  # in the main thread
+    sys.stdout.close()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 def lose_the_gpu() -> None:
@@ -245,7 +256,7 @@ AT_PUSH = (
 AT_NIGHT = (
     ("function", "hangs"),
     *((kind, how) for kind in ("function", "class") for how in ("exits", "segfault")),
-    *(("trainer", how) for how in ("segfault", "exits", "hangs")),
+    *(("trainer", how) for how in ("segfault", "exits", "hangs", "loses the GPU")),
     *(("all workers", how) for how in ("exits", "hangs", "raises")),
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 from tunekit.core.validation import Attempt
 from tunekit.core.values import describe_error
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Failed, Returned
+from tunekit.validating.process import pack_result
 
 
 class FakeClock:
@@ -127,7 +128,7 @@ class FakeExecutor(Executor):
             if isinstance(value, (Returned, Failed)):
                 yield replace(value, attempt_id=attempt.id)
             else:
-                yield Returned(attempt.id, value)
+                yield Returned(attempt.id, pack_result(value))
 
     def cancel(self, attempt: Attempt, *, too_long: bool = True) -> None:
         """See :class:`~tunekit.validating.executor.Executor`."""

@@ -18,6 +18,7 @@ from ray.exceptions import (
     OutOfMemoryError,
     OwnerDiedError,
     RayActorError,
+    RayTaskError,
     TaskCancelledError,
     WorkerCrashedError,
 )
@@ -90,6 +91,15 @@ LOST = [
     (OutOfMemoryError("used up"), "its process was killed for running out of memory"),
     (WorkerCrashedError(), "its process died"),
 ]
+
+TEXT = "a line\n" * 10**6
+
+
+def test_what_is_kept_of_an_error_is_short(monkeypatch):
+    for error in (ray.exceptions.RayError(TEXT), RayTaskError("validate", TEXT, ValueError(TEXT))):
+        [failed] = events_of(monkeypatch, error)
+        assert isinstance(failed, Failed) and failed.error is not None
+        assert len(failed.reason) <= 1000 and len(failed.error) < 70_000
 
 
 @pytest.mark.parametrize(("error", "reason"), LOST, ids=[type(e).__name__ for e, _ in LOST])
@@ -461,6 +471,14 @@ def test_a_validation_that_ends_a_trials_process_is_the_last_in_any(started, cap
     assert (
         "validation of a@1 ended the process of trial b (its process died), which continues" in told
     )
+
+
+def test_a_validation_that_damages_a_trials_process_ends_it(started, caplog):
+    executor, failed = RayExecutor(validate, {}), Failed(ID, "damaged it", host_ended=True)
+    assert ran(started, executor, failed) == [HostEnded("b"), failed]
+    assert started.started[-1] == ("killed", "b") and not executor.in_trials
+    [told] = caplog.messages
+    assert "validation of a@1 ended the process of trial b (damaged it), which continues" in told
 
 
 @pytest.mark.parametrize("too_long", [True, False])

@@ -9,13 +9,16 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import ray
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.train.torch import TorchTrainer
 
 from tunekit._ray import workers
-from tunekit._ray.worker_group import Begun, Finished, _Link
+from tunekit._ray.worker_group import Begun, Finished, TrialWorkerGroup, _Link
 from tunekit._ray.workers import TAG, Assignment, _Post
 from tunekit.core.training_loops import WorkerAction, WorkerInbox, may_return
+from tunekit.core.values import Raised
 
 
 class Group:
@@ -103,6 +106,32 @@ def test_a_report_says_whether_its_loop_can_resume(asks):
     link.after_report(own, [{TAG: (1, 1, rank == 1 and asks)} for rank in range(2)])  # type: ignore[arg-type]
     _, report = [link._events.get_nowait()[1] for _ in range(2)]
     assert report.asked is asks and report.resumed
+
+
+@pytest.mark.parametrize(
+    ("ranks", "result", "end"),
+    [
+        (1, "a score", False),
+        (1, Raised("ValueError", "once", ""), False),
+        (2, Raised("ValueError", "once", ""), True),
+        (1, Raised("", "its process is damaged", "", fatal=True), True),
+    ],
+)
+def test_after_which_results_workers_end(monkeypatch, ranks, result, end):
+    link, group = linked(ranks)
+    link.started.set()
+    task = SimpleNamespace(remote=lambda *told: object())
+    call = SimpleNamespace(options=lambda **options: task)
+    group.workers = [SimpleNamespace(actor=SimpleNamespace(__ray_call__=call))] * ranks
+    context = SimpleNamespace(get_task_name=lambda: "validate")
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr(ray, "wait", lambda refs, num_returns: (refs[:1], refs[1:]))
+    monkeypatch.setattr(ray, "get", lambda ref: result)
+    workers = TrialWorkerGroup(TorchTrainer(once))
+    workers._link, ended = link, []
+    monkeypatch.setattr(workers, "dismiss", lambda: ended.append(True))
+    assert workers.beside(once, alone=False)[0] == result
+    assert bool(ended) == end
 
 
 # In a worker -----------------------------------------------------------------------------------

@@ -11,22 +11,37 @@ from pathlib import Path
 import cloudpickle
 import numpy as np
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray.tune.result import AUTO_RESULT_KEYS, DEBUG_METRICS
 
 from tests.support.journals import read
-from tests.support.odd_values import EXCEPTIONS, ODD, VALUES, OpensBadly, made, tensors
+from tests.support.odd_values import EXCEPTIONS, ODD, VALUES, made, tensors
 from tunekit._ray.pickles import portable
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.metrics import sanitize_report
 from tunekit.core.validation import Request, score_problem
-from tunekit.core.values import Raised, as_json, finite_number, format_value, key_name, sanitize
+from tunekit.core.values import (
+    Raised,
+    as_json,
+    describe_error,
+    finite_number,
+    format_value,
+    key_name,
+    sanitize,
+)
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
-from tunekit.validating.process import Parcel, opened, outcome_of, pack_result
-from tunekit.validating.process import unpack_result as delivered
+from tunekit.validating.executor import Returned
+from tunekit.validating.process import outcome_of, pack_result
+
+
+def sent(value):
+    """Return what the driver gets of what a validation returns."""
+    return pickle.loads(cloudpickle.dumps(pack_result(value)))
+
 
 MANY = settings(suppress_health_check=list(HealthCheck))
 
@@ -63,14 +78,13 @@ def test_whatever_it_is_it_can_be_handled_written_sent_and_shown(make):
             json.loads(document, object_hook=read_shown)
             json.loads(document, object_hook=read_opened)
         json.loads(as_json(value))
-    sent = pickle.loads(pickle.dumps(pack_result({"accuracy": 0.5, "it": make()})))
-    handled(own := delivered(sent))
+    handled(own := sent({"accuracy": 0.5, "it": make()}))
     assert score_problem(own, {"accuracy"}) is None
-    judged = delivered(pickle.loads(pickle.dumps(pack_result({"accuracy": make()}))))
+    judged = sent({"accuracy": make()})
     assert score_problem(judged, {"accuracy"}) is None or "accuracy" in score_problem(
         judged, {"accuracy"}
     )
-    handled(delivered(pack_result(make())))
+    handled(sent(make()))
     for show in (format_value, key_name):
         shown = show(make())
         assert type(shown) is str
@@ -177,17 +191,90 @@ def test_what_a_user_says_is_never_opened(tmp_path):
     assert reported["report"] == {IT: 1, "it": renamed, "in": [renamed], "'__pickled__'": 3}
 
 
-def test_an_object_that_cannot_be_opened_here_leaves_its_text():
-    parcel = pack_result({"it": OpensBadly()})
-    assert type(parcel["it"]) is Parcel
-    assert sanitize(parcel, opened) == {"it": parcel["it"].shown}
+def fatal(*known: object, **more: object) -> None:
+    raise AssertionError("a process that reads a score called the user's code")
+
+
+def of_users(base: type, *known: object) -> object:
+    """An instance of a class whose unpickling calls the user's code; so does its key in a dict."""
+    return type("Own", (base,), {"__reduce_ex__": lambda self, protocol: (fatal, ())})(*known)
+
+
+def own_array() -> object:
+    return np.arange(3).view(type(of_users(np.ndarray, 0)))
+
+
+def with_metadata() -> object:
+    return np.ones(3, np.dtype("f8", metadata={"it": of_users(list)}))
+
+
+#: Values that are as good as those of the second column, which any process can read.
+OF_USERS = {
+    "str": (lambda: of_users(str, "a"), "a"),
+    "int": (lambda: of_users(int, 3), 3),
+    "float": (lambda: of_users(float, 0.5), 0.5),
+    "numpy's float": (lambda: of_users(np.float64, 0.5), 0.5),
+    "list": (lambda: of_users(list, [1, (2,)]), [1, (2,)]),
+    "tuple": (lambda: of_users(tuple, [1]), [1]),
+    "dict": (lambda: of_users(dict, {"a": 1}), {"a": 1}),
+    "key": (lambda: {of_users(str, "a"): 1}, {"a": 1}),
+    "set": (lambda: of_users(set), "Own()"),
+    "array": (own_array, "Own([0, 1, 2])"),
+    "objects": (lambda: np.array([of_users(set), 1]), "array([Own(), 1], dtype=object)"),
+    "metadata": (with_metadata, [1.0, 1.0, 1.0]),
+    "rows": (lambda: np.ones(2, [("a", "f4")]), "array([(1.,), (1.,)], dtype=[('a', '<f4')])"),
+    "exception": (lambda: of_users(ValueError, "x"), "Own('x')"),
+}
+
+
+@pytest.mark.parametrize("name", OF_USERS)
+def test_a_score_is_read_without_the_users_code(name):
+    make, plain = OF_USERS[name]
+    for value in (make(), [make()], {"it": make()}):
+        pickle.loads(cloudpickle.dumps(Returned("", pack_result(value))))
+    found = sent({"it": make()})["it"]
+    assert (found.tolist() if type(found) is np.ndarray else found) == plain
+    own = pack_result({"it": make()})
+    assert repr(pack_result(own)) == repr(own), "as when a worker's score is the validation's"
 
 
 def test_tensors_need_no_torch():
     scalar, table, one = tensors()
-    sent = pack_result({"scalar": scalar, "one": one, "table": table})
-    assert (sent["scalar"], sent["one"]) == (0.5, 1.0) and type(sent["table"]) is Parcel
-    assert delivered(sent)["table"].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    half, own = table.bfloat16(), torch.nn.Parameter(table)
+    found = sent({"scalar": scalar, "one": one, "table": table, "half": half, "own": own})
+    assert (found["scalar"], found["one"]) == (0.5, 1.0)
+    for name in ("table", "half", "own"):
+        assert type(found[name]) is np.ndarray
+        assert found[name].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert "tensor" in sent({"it": table.to_sparse()})["it"], "which numpy lacks"
+
+
+LONG = "beginning " + "\x1b[0" * 10**6 + " end"
+
+
+@pytest.mark.parametrize("text", [LONG, "\ud800" * 10**6, "\n" * 10**6, of_users(str, LONG)])
+def test_what_is_kept_of_an_exception_is_short(text):
+    named = type("x" * 10**6, (Exception,), {"__str__": lambda self: text})
+    for error in (ValueError(text), named()):
+        found = describe_error(error)
+        for part in (found.reason, found.message, found.trace, found.kind):
+            assert type(part) is str and part.encode()
+        assert len(found.reason) <= 1000 and "\n" not in found.reason and len(found.kind) <= 200
+        assert len(found.message) < 70_000 and len(found.trace) < 500_000
+    if text.startswith("beginning"):
+        message = describe_error(ValueError(text)).message
+        assert message.startswith("beginning") and "left out" in message
+
+
+def test_a_traceback_keeps_its_beginning_and_its_end():
+    error = ValueError("first")
+    for _ in range(200):
+        later = ValueError("y" * 1000)
+        error, later.__cause__ = later, error
+    error.args = ("last",)
+    trace = describe_error(error).trace
+    assert trace.startswith("ValueError: first") and trace.endswith("last")
+    assert len(trace) < 70_000
 
 
 @pytest.mark.parametrize("make", EXCEPTIONS)

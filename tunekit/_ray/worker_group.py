@@ -185,7 +185,8 @@ class TrialWorkerGroup:
         """Call a function in the workers while training waits; return its results by rank.
 
         If it returns a :class:`~tunekit.core.values.Raised` in one of several workers, all workers
-        are ended, because the others may wait for that one, or may be ahead of it.
+        are ended, because the others may wait for that one, or may be ahead of it; also if it is
+        fatal.
 
         Args:
             call: The function, as for :func:`~tunekit._ray.workers.side_task`.
@@ -213,15 +214,15 @@ class TrialWorkerGroup:
                     for rank, worker in enumerate(workers)
                 }
                 while ranks:
-                    (result, *_), _ = ray.wait(list(ranks), num_returns=1)
-                    rank = ranks.pop(result)
+                    (done, *_), _ = ray.wait(list(ranks), num_returns=1)
+                    rank = ranks.pop(done)
                     try:
-                        found[rank] = ray.get(result)
+                        result = found[rank] = ray.get(done)
                     except RayTaskError:
                         raise
                     except RayError as error:
                         raise WorkersLost("a worker died") from error
-                    if isinstance(found[rank], Raised) and len(workers) > 1:
+                    if isinstance(result, Raised) and (result.fatal or len(workers) > 1):
                         return found
                 in_step = True
                 return found

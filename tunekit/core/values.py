@@ -16,6 +16,7 @@ import math
 import numbers
 import operator
 import re
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ MOST = 2**53
 
 #: The longest text that represents a value.
 LONGEST = 200
+
+# The longest texts that describe an exception, in characters: a journal's line has all of them.
+_LONGEST_REASON, _LONGEST_MESSAGE, _LONGEST_TRACE = 1_000, 10_000, 2**16
 
 # The largest metric, in bytes: each metric is written to the journal, Tune's files and loggers, and
 # a process that reads the sweep holds all of them in memory.
@@ -99,7 +103,7 @@ def _unshowable(value: Any) -> str:
 
 def _kind(value: Any) -> str:
     found: str = safely(
-        lambda: " ".join(encodable(type(value).__name__).split()), otherwise="object"
+        lambda: " ".join(encodable(type(value).__name__[:LONGEST]).split()), otherwise="object"
     )
     return found
 
@@ -261,12 +265,26 @@ def is_array(value: Any) -> bool:
     return kind.__module__ == "torch" and kind.__name__ == "Tensor" and value.ndim > 0
 
 
+def as_array(value: Any) -> Any:
+    """Return an array or tensor as a numpy array of numbers, texts or dates; None if it is neither.
+
+    Example:
+        >>> import numpy
+        >>> as_array(numpy.arange(3)), as_array(numpy.array([{}, {}])) is None
+        (array([0, 1, 2]), True)
+    """
+    numpy = sys.modules["numpy"]
+    if type(value) is not numpy.ndarray:
+        found = safely(lambda: value.numpy(force=True))
+        # NumPy has no bfloat16.
+        value = value.float().numpy(force=True) if found is None else found
+    if type(value) is numpy.ndarray and value.dtype.kind in "biufcmMSU":
+        return numpy.asarray(value, value.dtype.str)  # without the metadata of the type
+    return None
+
+
 def unwrap_single(value: Any) -> Any:
     """Return the number in a one-element array or tensor; return anything else unchanged."""
-    return safely(_single, value, otherwise=value)
-
-
-def _single(value: Any) -> Any:
     item, size = getattr(value, "item", None), getattr(value, "size", 1)
     count = size() if callable(size) else size
     return item() if callable(item) and count in (1, (), (1,)) else value
@@ -349,25 +367,27 @@ class Raised:
     """An exception in words, which every process can unpickle.
 
     Attributes:
-        kind: The name of its class.
+        kind: The name of its class; empty if not the user's code raised it.
         message: Its message.
         trace: Its traceback.
+        fatal: Whether training cannot continue in the process.
     """
 
     kind: str
     message: str
     trace: str
+    fatal: bool = False
 
     @property
     def reason(self) -> str:
         """Return one line: ``"raised ValueError: no such class"``."""
         lines = (line.strip() for line in self.message.splitlines())
-        line = next(filter(None, lines), "")
-        return f"raised {self.kind}: {line}" if line else f"raised {self.kind}"
+        parts = f"raised {self.kind}" if self.kind else "", next(filter(None, lines), "")
+        return ": ".join(filter(None, parts))[:_LONGEST_REASON]
 
 
 def describe_error(error: BaseException) -> Raised:
-    """Describe an exception in words, whatever its methods do.
+    """Describe an exception in words, whatever its methods do and however long its texts are.
 
     Example:
         >>> describe_error(ValueError("no such class")).reason
@@ -378,11 +398,23 @@ def describe_error(error: BaseException) -> Raised:
     known = getattr(error, "tunekit_raised", None)
     if type(known) is Raised:
         return known
-    kind = _kind(error)
-    unknown = "its message cannot be shown"
-    message = safely(lambda: _COLOURS.sub("", encodable(str(error))), otherwise=unknown)
+    kind, message = _kind(error), message_of(error, _LONGEST_MESSAGE)
     lines = safely(traceback.format_exception, error)
     if lines is None:  # a cause raises, for example
         lines = ["Traceback (most recent call last):\n", *traceback.format_tb(error.__traceback__)]
         lines.append(f"{kind}: {message}")
-    return Raised(kind, message, encodable("".join(lines)).rstrip("\n"))
+    return Raised(kind, message, _shortened("".join(lines), _LONGEST_TRACE).rstrip("\n"))
+
+
+def message_of(error: BaseException, longest: int = _LONGEST_TRACE) -> str:
+    """Return an exception's message without colours; only its beginning and end if it is longer."""
+    unknown = "its message cannot be shown"
+    return str(safely(lambda: _COLOURS.sub("", _shortened(str(error), longest)), otherwise=unknown))
+
+
+def _shortened(text: str, longest: int) -> str:
+    text, half = str.__str__(text), longest // 2
+    more = len(text) - longest
+    if more > 0:
+        text = f"{text[:half]}\n... {more:,} characters left out ...\n{text[-half:]}"
+    return encodable(text)

@@ -21,7 +21,7 @@ class Began:
 
 @dataclass(frozen=True)
 class Returned:
-    """An attempt's function has returned a value."""
+    """An attempt's function has returned a value, which is plain data (``pack_result``)."""
 
     attempt_id: str
     value: Any
@@ -34,7 +34,8 @@ class Failed:
     Attributes:
         error: The traceback.
         kind: The name of the exception's class, if the function raised one.
-        host_ended: Whether it has ended the workers of the trial in which it ran.
+        host_ended: Whether it has ended the workers of the trial in which it ran, or damaged the
+            trial's process.
     """
 
     attempt_id: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,17 +9,17 @@ from typing import Any
 import ray
 from ray.exceptions import RayTaskError, TaskCancelledError
 
-from tunekit._ray.pickles import pack, portable
-from tunekit._ray.process_state import end_without_gpu, release_gpu_memory, undisturbed
+from tunekit._ray.process_state import ProcessDamaged, release_gpu_memory, undisturbed
 from tunekit._ray.worker_errors import ends_the_process
 from tunekit.core.metrics import deduplicate
 from tunekit.core.signatures import needs_instance
 from tunekit.core.values import (
     Raised,
+    as_array,
     describe_error,
     format_value,
-    is_array,
     limit_sizes,
+    message_of,
     safely,
     sanitize,
     unwrap_single,
@@ -65,11 +64,8 @@ def validate_in_task(call: Call) -> Iterator[AttemptEvent]:
 
 def validate_in_trial(trainable: Any, call: Call) -> Iterator[AttemptEvent]:
     """Validate in the process of a waiting trial, as in a task."""
-    with undisturbed():
-        for event in validate_in_task(call):
-            if not isinstance(event, Began):
-                end_without_gpu()
-            yield event
+    yield Began(call.attempt_id)
+    yield as_event(call.attempt_id, outcome_beside(call.run, call.context))
 
 
 class Evaluator:
@@ -126,10 +122,36 @@ def result_of(attempt_id: str, call: Callable[[], Any]) -> Returned | Failed:
         >>> result_of("a", lambda: {"accuracy": 0.9})
         Returned(attempt_id='a', value={'accuracy': 0.9})
     """
-    found = outcome_of(lambda: pack_result(call()))
+    return as_event(attempt_id, outcome_of(lambda: pack_result(call())))
+
+
+def as_event(attempt_id: str, found: Any) -> Returned | Failed:
+    """Return a packed result, or the description of an exception, as an event."""
     if isinstance(found, Raised):
-        return Failed(attempt_id, found.reason, found.trace, found.kind)
+        return Failed(attempt_id, found.reason, found.trace, found.kind, found.fatal)
     return Returned(attempt_id, found)
+
+
+def outcome_beside(call: Callable[[], Any], context: ValidationContext | None) -> Any:
+    """Call a validation function in a process that trains, and then restore the process's state.
+
+    Args:
+        call: Calls the function.
+        context: The checkpoint's context.
+
+    Returns:
+        The packed result, or a description of the exception. It is fatal if the validation has
+        damaged the process.
+    """
+    found: Any = None
+    try:
+        with undisturbed(), validating_in(context):
+            found = outcome_of(lambda: pack_result(call()))
+    except ProcessDamaged as error:
+        if not isinstance(found, Raised):
+            found = replace(describe_error(error), kind="")
+        return replace(found, fatal=True)
+    return found
 
 
 def outcome_of(call: Callable[[], Any]) -> Any:
@@ -144,7 +166,7 @@ def outcome_of(call: Callable[[], Any]) -> Any:
     except TaskCancelledError:
         raise
     except RayTaskError as error:  # of a task that the function started
-        return replace(describe_error(error.cause or error), trace=describe_error(error).message)
+        return replace(describe_error(error.cause or error), trace=message_of(error))
     except BaseException as error:  # anything that the user's function can raise
         if ends_the_process(error):
             raise
@@ -152,61 +174,26 @@ def outcome_of(call: Callable[[], Any]) -> Any:
 
 
 def pack_result(value: Any) -> Any:
-    """Return a validation function's result in a form that any process can unpickle.
+    """Return a validation function's result as plain data, so that no process needs its classes.
 
-    Arrays and tensors of one element become numbers, values that are too large become texts, and
-    other objects become parcels, so the driver needs neither torch nor the user's classes.
+    Tensors become arrays, arrays of one element numbers, and other objects texts, as do values that
+    are too large. A metric that is written in two ways keeps one value.
 
     Example:
         >>> import numpy
         >>> pack_result({"accuracy": numpy.float32(0.5), "by_class": {"7": numpy.array([1])}})
         {'accuracy': 0.5, 'by_class': {'7': 1}}
+        >>> pack_result({"accuracy": 0.5, "seen": {3}})
+        {'accuracy': 0.5, 'seen': '{3}'}
     """
-    return limit_sizes(sanitize(value, _parcelled))
-
-
-@dataclass(frozen=True)
-class Parcel:
-    """An object that is sent to another process, which may not have its class.
-
-    Attributes:
-        shown: The object as text.
-        data: The object, pickled.
-    """
-
-    shown: str
-    data: bytes
-
-    @property
-    def nbytes(self) -> int:
-        """Return the size of the pickle."""
-        return len(self.data)
-
-
-def _parcelled(value: Any) -> Any:
-    """Return the number, parcel or text that replaces an object."""
-    single = unwrap_single(value)
-    if single is not value:
-        return sanitize(single, _parcelled)
-    if type(value).__module__ == "numpy" and is_array(value):
-        return value
-    data = pack(value)
-    return format_value(value) if data is None else Parcel(format_value(value), data)
-
-
-def opened(value: Any) -> Any:
-    """Return the object in a parcel, or its text if it cannot be unpickled."""
-    if type(value) is not Parcel:
-        return portable(value)
-    return sanitize(safely(pickle.loads, value.data, otherwise=value.shown), portable)
-
-
-def unpack_result(value: Any) -> Any:
-    """Return a validation's result, with its parcels opened.
-
-    Example:
-        >>> unpack_result(pack_result({"accuracy": 0.5, "seen": {3}}))
-        {'accuracy': 0.5, 'seen': {3}}
-    """
-    own = sanitize(value, opened)
+    own = limit_sizes(sanitize(value, _plain))
     return deduplicate(own) if isinstance(own, dict) else own
+
+
+def _plain(value: Any) -> Any:
+    """Return the number, array or text that replaces an object."""
+    single = safely(unwrap_single, value, otherwise=value)
+    if single is not value:
+        return sanitize(single, _plain)
+    array = safely(as_array, value)
+    return format_value(value) if array is None else array

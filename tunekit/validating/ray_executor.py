@@ -31,7 +31,7 @@ from tunekit._ray.tuner import has_workers
 from tunekit.config import AMOUNTS, ValidationConfig
 from tunekit.core.shares import fits, fits_in, total
 from tunekit.core.validation import Attempt
-from tunekit.core.values import describe_error
+from tunekit.core.values import describe_error, message_of
 from tunekit.validating.context import ValidationContext
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Failed, HostEnded, Returned
 from tunekit.validating.process import Call, Evaluator, validate_in_task, validate_in_trial
@@ -250,6 +250,9 @@ class RayExecutor(Executor):
         host = flight.host
         try:
             event = ray.get(next(flight.stream))
+            if isinstance(event, Failed) and event.host_ended and host and not has_workers(host):
+                ray.kill(flight.process)
+                yield self._host_ended(flight, event.reason)
         except Exception as error:  # tasks can end with any exception, including Ray's own
             event = Failed(flight.attempt.id, *explain(error))
             lives_on = isinstance(error, (StopIteration, RayTaskError, TaskCancelledError))
@@ -425,7 +428,7 @@ def explain(error: Exception) -> tuple[str, str | None]:
     """Return the reason for a failure in one line, and the traceback, if there is one."""
     if isinstance(error, StopIteration):
         return "ended without a result", None
-    trace = describe_error(error).message
+    trace = message_of(error)
     if isinstance(error, RayTaskError):
         return describe_error(getattr(error, "cause", error)).reason, trace
     reasons = (why for kinds, why in _ENDED.items() if isinstance(error, kinds))

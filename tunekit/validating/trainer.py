@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
@@ -13,16 +13,15 @@ import ray
 from ray import train
 
 from tunekit._ray.compat import check_trainers
-from tunekit._ray.process_state import end_without_gpu, undisturbed
 from tunekit._ray.tuner import FOR_DATA
 from tunekit._ray.worker_errors import LoopError
 from tunekit.core.signatures import ValidationFunction, deferred_kind
-from tunekit.core.values import Raised, sanitize
+from tunekit.core.values import Raised
 from tunekit.errors import extra
 from tunekit.messages.problems import Problems, format_argument
-from tunekit.validating.context import ValidationContext, current_context, validating_in
-from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
-from tunekit.validating.process import Call, opened, outcome_of, pack_result, result_of
+from tunekit.validating.context import current_context
+from tunekit.validating.executor import AttemptEvent, Began, Failed
+from tunekit.validating.process import Call, as_event, outcome_beside
 
 if TYPE_CHECKING:
     from tunekit._ray.worker_group import TrialWorkerGroup
@@ -90,7 +89,7 @@ class TrainerValidation:
             )
         problems.raise_any()
         check_trainers()
-        self._loop = loop
+        self.loop = loop
         self._scaling_config, self._options = scaling_config, trainer_options
         self._first_bundle: int | None = None
         self._loop_ref: Any = None
@@ -111,10 +110,6 @@ class TrainerValidation:
     def fits_trials(self) -> bool:
         """Return whether workers of a trial with enough resources can run the loop."""
         return not self._options and not getattr(self._scaling_config, "label_selector", None)
-
-    def in_worker(self, config: dict[str, Any]) -> Any:
-        """Run the loop in this worker."""
-        return self._loop(config)
 
     def placed(self, first_bundle: int) -> None:
         """Keep the workers between calls, in this process's placement group from this bundle on."""
@@ -140,14 +135,13 @@ class TrainerValidation:
             self._workers = TrialWorkerGroup(trainer, first_bundle=self._first_bundle)
             self._workers.start()
         if self._loop_ref is None:
-            self._loop_ref = ray.put(self._loop)
-        call = partial(
-            _on_each_rank, partial(_kept_loop, self._loop_ref), config, current_context()
-        )
+            self._loop_ref = ray.put(self.loop)
+        run = partial(_run_kept_loop, self._loop_ref, config)
+        call = partial(outcome_beside, run, current_context())
         found = _of_all(self._workers.beside(call, alone=False))
         if isinstance(found, Raised):
             raise LoopError(found)
-        return sanitize(found, opened)
+        return found
 
     def _trainer(self, folder: str, **settings: Any) -> Any:
         with extra("torch"):
@@ -155,7 +149,7 @@ class TrainerValidation:
 
         named = ray.get_runtime_context().get_task_name() if ray.is_initialized() else None
         return TorchTrainer(
-            self._loop,
+            self.loop,
             scaling_config=self._scaling_config,
             run_config=train.RunConfig(
                 name=re.sub(r"[^\w.-]+", "-", named or "validate"), storage_path=folder
@@ -175,20 +169,12 @@ def validate_in_workers(trial: Any, call: Call, *, alone: bool) -> Iterator[Atte
     """
     from tunekit._ray.worker_group import WorkersLost
 
-    def run() -> Returned | Failed:
-        if alone:
-            event: Returned | Failed = trial.beside(partial(_on_rank_0, call), alone=True)[0]
-            return event
-        config = {**call.kwargs, "checkpoint": call.checkpoint}
-        on_each = partial(_on_each_rank, partial(_loop_of, call.fn_ref), config, call.context)
-        found = _of_all(trial.beside(on_each, alone=False))
-        if isinstance(found, Raised):
-            return Failed(call.attempt_id, found.reason, found.trace, found.kind)
-        return Returned(call.attempt_id, found)
-
+    config = {**call.kwargs, "checkpoint": call.checkpoint}
+    run = call.run if alone else partial(_run_loop, call.fn_ref, config)
     yield Began(call.attempt_id)
     try:
-        event = run()
+        found = trial.beside(partial(outcome_beside, run, call.context), alone=alone)
+        event = as_event(call.attempt_id, _of_all(found))
         if isinstance(event, Failed) and not trial.has_workers:
             event = replace(event, host_ended=True)
         yield event
@@ -205,35 +191,12 @@ def _of_all(by_rank: Mapping[int, Any]) -> Any:
 # In a worker -----------------------------------------------------------------------------------
 
 
-def _on_rank_0(call: Call) -> Returned | Failed:
-    """Validate in this worker alone; return the resulting event."""
-    with undisturbed(), validating_in(call.context):
-        event = result_of(call.attempt_id, call.run)
-        end_without_gpu()
-        return event
+def _run_loop(fn_ref: Any, config: dict[str, Any]) -> Any:
+    return ray.get(fn_ref).loop(config)
 
 
-def _on_each_rank(
-    loop: Callable[[], Callable[..., Any]],
-    config: dict[str, Any],
-    context: ValidationContext | None,
-) -> Any:
-    """Validate in this worker, together with the others; return the score or the error.
-
-    Args:
-        loop: Returns the loop.
-        config: The loop's argument.
-        context: The checkpoint's context.
-    """
-    with undisturbed(), validating_in(context):
-        found = outcome_of(lambda: pack_result(loop()(config)))
-        end_without_gpu()
-        return found
-
-
-def _loop_of(fn_ref: Any) -> Callable[..., Any]:
-    loop: Callable[..., Any] = ray.get(fn_ref).in_worker
-    return loop
+def _run_kept_loop(loop_ref: Any, config: dict[str, Any]) -> Any:
+    return _kept_loop(loop_ref)(config)
 
 
 @lru_cache(maxsize=1)

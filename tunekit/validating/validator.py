@@ -19,7 +19,6 @@ from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt, Request
 from tunekit.core.values import LeftOut
 from tunekit.validating.executor import Began, Executor, HostEnded, Returned
-from tunekit.validating.process import unpack_result
 
 logger = logging.getLogger(__name__)
 
@@ -157,10 +156,9 @@ class Validator:
                 self._emit(AttemptBegan(time=time, id=attempt.request.id, attempt=attempt.number))
                 self.pool.began(event.attempt_id, now)
             elif isinstance(event, Returned):
-                value = unpack_result(event.value)
-                self._warn_of_left_out(value)
+                self._warn_of_left_out(event.value)
                 required = self._hosts.required
-                ended = self.pool.returned(event.attempt_id, value, required, now)
+                ended = self.pool.returned(event.attempt_id, event.value, required, now)
             else:
                 self.ray_watch.check()
                 attempt = self.pool.attempt(event.attempt_id)
