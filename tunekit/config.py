@@ -21,6 +21,7 @@ from tunekit.core.signatures import (
     signature_of,
 )
 from tunekit.messages.problems import Problems, format_argument
+from tunekit.training import check_task
 
 #: The options of a task that concern its resources, rather than its process.
 AMOUNTS = frozenset(
@@ -218,11 +219,7 @@ def _check_function(config: ValidationConfig, problems: Problems) -> None:
     kwargs: Mapping[str, Any] | None = {}
     fix = "Pass ray.train.ValidationTaskConfig(fn_kwargs={...}, timeout_s=...)."
     if problems.optional("task_config", task, train.ValidationTaskConfig, fix):
-        if task.timeout_s is not None:
-            problems.seconds("task_config.timeout_s", task.timeout_s)
-        kwargs = task.fn_kwargs
-        if not problems.instance("task_config.fn_kwargs", kwargs, Mapping, "Pass a dict."):
-            kwargs = None
+        kwargs = task.fn_kwargs if check_task("task_config", task, problems) else None
     if is_callable:
         if needs_instance(fn) and config.evaluators is None:
             problems.add(

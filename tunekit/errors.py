@@ -9,14 +9,17 @@
     ├── UnsupportedRayError (ImportError) this Ray lacks something tunekit needs
     ├── MissingExtraError (ModuleNotFoundError)
     │                                     a package is not installed; names the extra to install
-    ├── WiringError (RuntimeError)        a part was passed to Tune without another one that it
-    needs ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
-    ├── DistributedTrialError (RuntimeError)         a distributed trial cannot continue ├──
-    NotResumedError (RuntimeError)    a resumed function started over ├── JournalError (ValueError)
-    an experiment's journal is damaged or of a different version ├── RestoreError (RuntimeError)
-    an experiment cannot be restored; names what is missing ├── UnsafeFileError (OSError)         a
-    name or link in an experiment's folder leads out of it ├── AlreadyRunningError (RuntimeError)
-    another driver is running the sweep; names it └── ValidationFailedError (RuntimeError)
+    ├── WiringError (RuntimeError)        Tune got one part without another one that it needs
+    ├── MetricNotFoundError (ValueError)  neither reports nor validations contain the metric
+    ├── DistributedTrialError (RuntimeError)
+    │                                     a distributed trial cannot continue
+    ├── NotResumedError (RuntimeError)    a resumed function started over
+    ├── JournalError (ValueError)         a journal is damaged or of a different version
+    ├── RestoreError (RuntimeError)       an experiment cannot be restored; names what is missing
+    ├── UnsafeFileError (OSError)         a name or link in an experiment's folder leads out of it
+    ├── AlreadyRunningError (RuntimeError)
+    │                                     another driver is running the sweep; names it
+    └── ValidationFailedError (RuntimeError)
                                           a validation failed and ``on_failure="raise"``, or the
                                           first ones failed for the same reason
 """

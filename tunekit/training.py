@@ -49,9 +49,7 @@ def report(
     """
     problems = Problems("tunekit.report")
     problems.instance("metrics", metrics, Mapping, "Pass a dict of metrics.")
-    wished, problem = parse_override(validation)
-    if problem:
-        problems.add(f"validation={problem} Use one of these.")
+    wished = check_override("validation", validation, problems)
     if wished and checkpoint is None and is_trial() and current_saver() is None:
         problems.add(
             f"validation={validation!r} needs a checkpoint. Pass checkpoint=, or register how to "
@@ -149,15 +147,32 @@ def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
     return state
 
 
-def parse_override(value: object) -> tuple[ValidationOverride, str | None]:
-    """Return a request to validate a checkpoint, and the problem with it.
+def check_override(name: str, value: object, problems: Problems) -> ValidationOverride:
+    """Return a request to validate a checkpoint; None, with a problem, if it is not one.
+
+    Args:
+        name: The name of the value.
+        value: The value.
+        problems: Where to add problems.
 
     Example:
-        >>> parse_override(True), parse_override(None)
-        ((True, None), (None, None))
-        >>> parse_override("yes")
-        (None, "'yes' is not True, False, None or a ray.train.ValidationTaskConfig.")
+        >>> problems = Problems("report")
+        >>> check_override("validation", True, problems)
+        True
+        >>> check_override("validation", "yes", problems)
+        >>> str(problems.error())
+        "report: validation='yes' is of type str. Pass True, False, None or a
+         ray.train.ValidationTaskConfig."
     """
-    if value is None or isinstance(value, (bool, train.ValidationTaskConfig)):
-        return value, None
-    return None, f"{value!r} is not True, False, None or a ray.train.ValidationTaskConfig."
+    fix = "Pass True, False, None or a ray.train.ValidationTaskConfig."
+    found = problems.optional(name, value, (bool, train.ValidationTaskConfig), fix)
+    if isinstance(found, train.ValidationTaskConfig):
+        return found if check_task(name, found, problems) else None
+    return None if found is None else bool(found)
+
+
+def check_task(name: str, task: train.ValidationTaskConfig, problems: Problems) -> bool:
+    """Return whether the settings of a validation are right; add the problems with them."""
+    if task.timeout_s is not None and not problems.seconds(f"{name}.timeout_s", task.timeout_s):
+        return False
+    return problems.instance(f"{name}.fn_kwargs", task.fn_kwargs, Mapping, "Pass a dict.")

@@ -13,6 +13,13 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from ray import train, tune
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    HyperBandScheduler,
+    MedianStoppingRule,
+    PopulationBasedTraining,
+)
 
 import tunekit
 from tests.support.journals import read
@@ -22,6 +29,7 @@ from tests.support.seeds import SCHEDULES
 from tests.support.sweeps import LENGTH, Counting, Ran, rows_of, sweep
 from tunekit.board.charts import draw_charts
 from tunekit.board.page import render_report, report_data
+from tunekit.schedulers import PromotionASHA
 from tunekit.validating.process import pack_result, result_of
 
 ROUNDS = 3
@@ -207,3 +215,56 @@ def test_of_an_exception_with_a_long_message_little_is_kept(tmp_path):
         event["status"] for event in read(ran.home) if event["event"] == "validation_ended"
     } == {"failed"}
     assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
+
+
+# Arguments --------------------------------------------------------------------------------------
+
+N = numpy.int64
+TIMED: list[Any] = [
+    lambda: ASHAScheduler(max_t=N(LENGTH), grace_period=N(1), reduction_factor=N(3)),
+    lambda: HyperBandScheduler(max_t=N(LENGTH)),
+    lambda: PromotionASHA(max_t=N(LENGTH)),
+    lambda: MedianStoppingRule(grace_period=N(2), min_samples_required=N(2)),
+    lambda: PopulationBasedTraining(
+        "training_iteration",
+        perturbation_interval=N(2),
+        hyperparam_mutations={"lr": [N(1), N(2)]},
+    ),
+]
+
+
+@pytest.mark.parametrize("make", TIMED)
+def test_numpy_arguments_of_schedulers_make_no_journal_that_nobody_can_read(tmp_path, caplog, make):
+    def made(folder: Path, **options: Any) -> Ran:
+        space = {"lr": tune.choice([N(1), N(2)])}
+        return sweep(folder, make(), param_space=space, trials=5, run=False, **options)
+
+    try:
+        make()
+    except tunekit.errors.ConfigError as error:
+        assert "max_t" in str(error)  # refused before anything is written
+        return
+    ran, kills = run_killed(tmp_path, made, iter([60]))
+    assert kills == 1 and all(trial.status == "TERMINATED" for trial in ran.trials)
+    loaded = tunekit.load(ran.home)
+    assert len(loaded.decisions) > 5 and loaded.best().score > 0
+    assert not [r for r in caplog.records if "as it is" in r.msg]
+
+
+@pytest.mark.parametrize("seconds", [numpy.float64(60), numpy.float32(0.5), 2**33, 1])
+def test_a_limit_of_time_may_be_any_number_that_is_allowed(tmp_path, seconds):
+    task = train.ValidationTaskConfig(timeout_s=seconds)
+    ran = odd_sweep(tmp_path, report=lambda: {tunekit.training.VALIDATION_KEY: task})
+    saved = [event for event in read(ran.home, "checkpoint_saved") if event.get("timeout_s")]
+    assert [event["timeout_s"] for event in saved] == [float(seconds)] * ROUNDS
+    tunekit.ValidationConfig(fn=lambda checkpoint: {}, task_config=task)
+
+
+@pytest.mark.parametrize("seconds", [10**10, True])  # Ray refuses the others
+def test_no_other_limit_of_time_is_taken(tmp_path, caplog, seconds):
+    task = train.ValidationTaskConfig(timeout_s=seconds)
+    with pytest.raises(tunekit.errors.ConfigError, match=r"timeout_s=.*2\*\*33"):
+        tunekit.ValidationConfig(fn=lambda checkpoint: {}, task_config=task)
+    ran = odd_sweep(tmp_path, report=lambda: {tunekit.training.VALIDATION_KEY: task})
+    assert "timeout_s" in caplog.text
+    assert not any(event["timeout_s"] for event in read(ran.home, "checkpoint_saved"))

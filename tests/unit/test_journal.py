@@ -8,14 +8,19 @@ import shutil
 import typing
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from tests.support.journals import read
+from tests.support.seeds import SCHEDULES
 from tunekit.core.events import (
     AttemptStarted,
+    CheckpointSaved,
     Event,
     Exploited,
     Reported,
@@ -263,6 +268,80 @@ def test_every_event_comes_back_as_it_was_written(tmp_path, kind):
     journal.append(event)
     journal.close()
     assert events_in(tmp_path, unpickle=True) == [event]
+
+
+#: Numbers, texts and objects that a library or a user may pass as a number or a text.
+ANY_NUMBER = (
+    st.integers(-(2**70), 2**70)
+    | st.floats()
+    | st.sampled_from([np.int64(4), np.float32(0.5), np.float64("nan"), True, 10**400])
+)
+ANY_TEXT = st.text(st.characters(exclude_categories=()), max_size=9)
+ANY_VALUE = st.recursive(
+    ANY_NUMBER | ANY_TEXT | st.none() | st.sampled_from([np.ones(3), {1, 2}, object(), b"x"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(ANY_TEXT, inner, max_size=3),
+)
+
+
+def nested(value: Any, levels: int) -> Any:
+    return value if levels == 0 else {"a": nested(value, levels - 1)}
+
+
+def any_value(kind: type, field: str) -> st.SearchStrategy[Any]:
+    """Values that a field of an event may be given: not only those that it may have."""
+    hint = str(typing.get_type_hints(kind)[field])
+    deep = st.builds(nested, ANY_VALUE, st.sampled_from([0, 45, 60, 150]))
+    free = st.dictionaries(ANY_TEXT, deep, max_size=3)
+    if field == "report":
+        counts = st.integers(0, 2**53)
+        return st.builds(lambda own, n: {**own, "training_iteration": n}, free, counts)
+    if field in ("n", "id", "status"):  # the writer's own
+        return st.just({**KNOWN, "n": 0}[field])
+    kinds = {"Sequence": st.lists(ANY_TEXT, max_size=3), "Mapping": free, "bool": st.booleans()}
+    kinds |= {"float": ANY_NUMBER | (st.none() if "None" in hint else st.nothing())}
+    kinds |= {"int": ANY_NUMBER, "str": ANY_TEXT, "Any": deep}
+    return next(values for name, values in kinds.items() if name in hint)
+
+
+@pytest.mark.parametrize("kind", typing.get_args(Event), ids=lambda kind: kind.__name__)
+@settings(deadline=None, max_examples=12 * SCHEDULES, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_whatever_an_event_is_given_can_be_read(kind, data):
+    fields = {name: data.draw(any_value(kind, name), name) for name in kind.__struct_fields__}
+    with TemporaryDirectory() as folder:
+        journal = Journal(LocalFolder(Path(folder)), about={"space": fields})
+        journal.append(kind(**fields))
+        journal.append(Waited(trial_id="a", seconds=1.0))
+        journal.close()
+        for unpickle in (False, True):
+            read, _ = events_in(folder, unpickle=unpickle)
+            assert type(read) is kind
+    for name, value in fields.items():
+        fits = type(value) is bool or (type(value) is int and 0 <= value <= 2**33)
+        if (fits or (type(value) is str and value.isascii())) and name not in ("n", "score"):
+            assert getattr(read, name) == value
+
+
+@pytest.mark.parametrize("depth", [0, 30, 39, 40, 41, 50, 90, 100, 300])
+def test_keyword_arguments_come_back_however_deep_they_are(tmp_path, depth):
+    kwargs = nested((1, {2: "two"}), depth)
+    saved = CheckpointSaved(trial_id="a", id="a:0:1:1", kwargs={"table": kwargs})
+    journal = Journal(LocalFolder(tmp_path))
+    journal.append(saved)
+    journal.close()
+    assert events_in(tmp_path, unpickle=True)[0].kwargs == saved.kwargs
+    assert events_in(tmp_path)[0].kwargs.keys() == {"table"}
+
+
+@pytest.mark.parametrize("value", [np.zeros(2**21), "x" * 2**21, [0.5] * 2**19])
+def test_a_large_value_of_a_report_is_left_out_and_named(tmp_path, caplog, value):
+    name = f"by class {type(value).__name__}"
+    report = {"training_iteration": 1, "loss": 0.5, "val": {name: value}}
+    Journal(LocalFolder(tmp_path)).append(Reported(trial_id="a", report=report))
+    [read] = events_in(tmp_path)
+    assert read.report["loss"] == 0.5 and len(read.report["val"][name]) < 100
+    assert sum(path.stat().st_size for path in (tmp_path / "journal").iterdir()) < 2000
+    assert f"val/{name}" in caplog.text
 
 
 # What is missing, doubled or in another order -----------------------------------------------------

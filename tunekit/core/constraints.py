@@ -8,16 +8,14 @@ feasible ones, the one with the better objective.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from tunekit.core.values import finite_number
+from tunekit.core.values import finite_number, format_value, safely
 from tunekit.errors import ConfigError
 
-_TERM = re.compile(r"\s*(?P<metric>.+?)\s*(?P<sign><=|>=)\s*(?P<bound>\S+)\s*")
 # Worse than any expected score. The sum of a hundred million such values is still finite, as
 # schedulers that compute means and percentiles require.
 _INFEASIBLE = 1e299
@@ -53,21 +51,18 @@ class Constraint:
 
     @cached_property  # read at each score
     def _parts(self) -> tuple[str, str, float]:
-        match = _TERM.fullmatch(self.text) if isinstance(self.text, str) else None
-        try:
-            bound = math.nan if match is None else float(match["bound"])
-        except ValueError:
-            bound = math.nan
-        if match is None or not math.isfinite(bound):
-            form = "a metric, <= or >=, and a number"
-            raise ConfigError(
-                "Constraint",
-                [
-                    f"text={self.text!r} is not of the form: {form}. "
-                    "Pass one such as 'latency_ms <= 20'."
-                ],
-            )
-        return match["metric"], match["sign"], bound
+        for sign in ("<=", ">=") if isinstance(self.text, str) else ():
+            metric, _, number = self.text.rpartition(sign)
+            bound = safely(float, number)
+            if metric.strip() and bound is not None and math.isfinite(bound):
+                return metric.strip(), sign, bound
+        raise ConfigError(
+            "Constraint",
+            [
+                f"text={format_value(self.text)} is not of the form: a metric, <= or >=, and a "
+                "number. Pass one such as 'latency_ms <= 20'."
+            ],
+        )
 
     @property
     def metric(self) -> str:

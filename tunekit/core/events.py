@@ -12,15 +12,19 @@ The field ``checkpoint`` is a path below the experiment's folder, which may be m
 
 from __future__ import annotations
 
+import math
+import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+from msgspec import inspect
 
 from tunekit.core.metrics import ITERATION
 from tunekit.core.validation import Status, ValidationKey
-from tunekit.core.values import MOST
+from tunekit.core.values import MOST, encodable, finite_number, format_value
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 # Seconds since the epoch. A clock may be wrong; this range can be shown, until the year 2242.
@@ -392,6 +396,62 @@ def parse_event(line: Any) -> Event:
     """
     event: Event = msgspec.convert(line, Event)
     return event
+
+
+def readable(event: Event) -> tuple[Event, dict[str, Any]]:
+    """Return an event with fields that :func:`parse_event` accepts, and what it replaces.
+
+    Numbers of any kind become Python's and are brought into the range of their field, and texts can
+    be encoded. Values of users (reports, scores, hyperparameters) are encoded elsewhere.
+
+    Returns:
+        The event, and the replaced values by the names of their fields.
+
+    Example:
+        >>> readable(Waited(trial_id="a", seconds=10**20))
+        (Waited(n=0, time=0.0, trial_id='a', seconds=8589934592.0), {'seconds': 1000...})
+        >>> readable(Waited(trial_id="a", seconds=1.5))[1]
+        {}
+    """
+    own: dict[str, Any] = {}
+    for name, kind in _typed_fields(type(event)):
+        value = getattr(event, name)
+        fitted = _fitted(value, kind)
+        if fitted is not value:
+            own[name] = fitted
+    replaced = {name: getattr(event, name) for name in own if getattr(event, name) != own[name]}
+    return (msgspec.structs.replace(event, **own) if own else event), replaced
+
+
+@cache
+def _typed_fields(kind: type[JournalEvent]) -> list[tuple[str, Any]]:
+    fields = inspect.type_info(kind).fields  # type: ignore[attr-defined]
+    free = (inspect.AnyType, inspect.DictType)
+    return [(one.name, one.type) for one in fields if not isinstance(one.type, free)]
+
+
+def _fitted(value: Any, kind: Any) -> Any:
+    """Return the value nearest to a given one that a field may have; itself if it may."""
+    match kind:
+        case inspect.UnionType(types=types):
+            other = next(one for one in types if not isinstance(one, inspect.NoneType))
+            number = isinstance(other, inspect.FloatType)
+            missing = value is None or (number and finite_number(value) is None)
+            return None if missing else _fitted(value, other)
+        case inspect.IntType() | inspect.FloatType():
+            plain = int if isinstance(kind, inspect.IntType) else float
+            low = -math.inf if kind.ge is None else kind.ge
+            high = math.inf if kind.le is None else kind.le
+            nearest = min(max(finite_number(value) or 0.0, low), high)
+            return value if type(value) is plain and value == nearest else plain(nearest)
+        case inspect.BoolType():
+            return value if type(value) is bool else bool(value)
+        case inspect.StrType():
+            text = encodable(value) if isinstance(value, str) else format_value(value)
+            return value if type(value) is str and text == value else text
+        case _:
+            parts = [_fitted(part, kind.item_type) for part in value]
+            return value if all(map(operator.is_, parts, value)) else parts
 
 
 # What a journal says about its sweep -------------------------------------------------------------

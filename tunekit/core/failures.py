@@ -13,10 +13,13 @@ _MOST_PLACES = 5
 
 _GONE = "was not run: its checkpoint"
 
+# The longest kind, and the part of a reason that it is made from.
+_LONGEST_KIND, _LONGEST_READ = 200, 1_000
+
 # The parts in which two failures of the same kind may differ.
 _AFTER = re.compile(r" \(after \d+ attempts\)$")
+_WORD = re.compile(r"\S+")
 _PARTICULARS = (
-    re.compile(r"\S*/\S*"),  # paths and URIs
     re.compile(r"\b0x[0-9a-fA-F]+\b"),
     re.compile(r"\b(?=[0-9a-f_]*\d)[0-9a-f]{5,}(?:_\d+)*\b"),  # ids
     re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?"),
@@ -34,10 +37,11 @@ def failure_kind(reason: str) -> str:
         >>> failure_kind("raised KeyError: 'model'") == failure_kind("raised KeyError: 'weights'")
         False
     """
-    text = _AFTER.sub("", reason)
+    text = _AFTER.sub("", reason)[:_LONGEST_READ]
+    text = _WORD.sub(lambda word: "*" if "/" in word[0] else word[0], text)  # paths and URIs
     for pattern in _PARTICULARS:
         text = pattern.sub("*", text)
-    return text[:200]
+    return text[:_LONGEST_KIND]
 
 
 def format_checkpoint(trial_id: str, iteration: int, generation: int = 0) -> str:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
-from tunekit.core.values import MOST, finite_number, key_name, sanitize
+from tunekit.core.values import MOST, LeftOut, finite_number, key_name, sanitize
 
 # Names --------------------------------------------------------------------------------------------
 
@@ -146,6 +146,18 @@ def flat_items(metrics: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield from flat_items(value, f"{name}/")
         else:
             yield name, value
+
+
+def left_out_of(value: Any) -> list[str]:
+    """Return the flat names of the metrics that :func:`limit_sizes` has left out.
+
+    Example:
+        >>> from tunekit.core.values import limit_sizes
+        >>> left_out_of(limit_sizes({"loss": 0.5, "by": {"class": "x" * 100}}, largest=50))
+        ['by/class']
+    """
+    parts = flat_items(value) if isinstance(value, Mapping) else ()
+    return [name for name, part in parts if type(part) is LeftOut]
 
 
 def flatten(metrics: Mapping[str, Any]) -> dict[str, Any]:

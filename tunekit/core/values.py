@@ -34,9 +34,9 @@ LONGEST = 200
 # The longest texts that describe an exception, in characters: a journal's line has all of them.
 _LONGEST_REASON, _LONGEST_MESSAGE, _LONGEST_TRACE = 1_000, 10_000, 2**16
 
-# The largest metric, in bytes: each metric is written to the journal, Tune's files and loggers, and
-# a process that reads the sweep holds all of them in memory.
-_LARGEST = 2**20
+#: The largest metric, in bytes: each metric is written to the journal, Tune's files and loggers,
+#: and a process that reads the sweep holds all of them in memory.
+LARGEST = 2**20
 
 # The deepest nesting of dicts and lists: JSON readers recurse, and fail at some depth.
 _DEEPEST = 50
@@ -294,7 +294,7 @@ class LeftOut(str):
     """A text in place of a metric that was too large to be kept."""
 
 
-def limit_sizes(value: Any, largest: int = _LARGEST) -> Any:
+def limit_sizes(value: Any, largest: int = LARGEST) -> Any:
     """Replace each metric that is too large by a :class:`LeftOut`, at any level of a dict.
 
     Args:

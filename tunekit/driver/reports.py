@@ -45,8 +45,10 @@ from tunekit.core.metrics import (
 from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Queue, Stage
 from tunekit.core.validation import LAST_ALSO, Request, ValidationKey, is_selected
+from tunekit.core.values import finite_number
 from tunekit.driver.sweep_outcome import SweepOutcome
-from tunekit.training import VALIDATION_KEY, parse_override
+from tunekit.messages.problems import Problems
+from tunekit.training import VALIDATION_KEY, check_override
 from tunekit.validating.validator import Validator
 
 logger = logging.getLogger(__name__)
@@ -142,15 +144,10 @@ class Reports:
     def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         trial_id, iteration = trial.trial_id, report[TRAINING_ITERATION]
-        requested, problem = parse_override(report.pop(VALIDATION_KEY, None))
-        if problem:
-            logger.warning(
-                "Trial %s, iteration %d: %s=%s The sweep's own setting is used.",
-                trial_id,
-                iteration,
-                VALIDATION_KEY,
-                problem,
-            )
+        problems = Problems(f"Trial {trial_id}, iteration {iteration}")
+        requested = check_override(VALIDATION_KEY, report.pop(VALIDATION_KEY, None), problems)
+        if problems:
+            logger.warning("%s The sweep's own setting is used.", problems.error())
         point, last = self._decision_point(trial, queue, report), self.is_last(trial, report)
         if requested or (trial_id in self.controller.leaving and self.controller.can_save(trial)):
             report[SHOULD_CHECKPOINT] = True
@@ -261,7 +258,9 @@ class Reports:
         """Return the scheduler's slot that a report's score would fill, such as a rung."""
         now = metric_of(report, time_attr_of(self.scheduler))
         pending = queue.pending_points(report[TRAINING_ITERATION])
-        return None if now is None else rule_for(self.scheduler, trial).decision_point(now, pending)
+        if now is None:
+            return None
+        return finite_number(rule_for(self.scheduler, trial).decision_point(now, pending))
 
     def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
         """Return whether ``when`` allows a trial to save at a report."""

@@ -24,7 +24,8 @@ MARK = f'"{_SHOWN}"'
 
 # Python does not parse integers of more than about 4,000 digits.
 _MOST_BITS = 13_000
-_DEEPEST = 50
+# The deepest nesting of dicts around a pickle, whose text may be as deep as a metric.
+_DEEPEST = 40
 
 
 class Opaque(str):

@@ -24,6 +24,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -41,8 +42,19 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationEvent,
     parse_event,
+    readable,
 )
-from tunekit.core.values import MOST, NESTED, PICKLED, format_value, is_too_deep, sanitize
+from tunekit.core.metrics import left_out_of
+from tunekit.core.values import (
+    LARGEST,
+    MOST,
+    NESTED,
+    PICKLED,
+    format_value,
+    is_too_deep,
+    limit_sizes,
+    sanitize,
+)
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.storage import PATIENCE_S, Folder, folder_at
@@ -124,7 +136,10 @@ class Journal:
         folder.append(series, sealed(_encoded(head)))
 
     def append(self, event: Event) -> None:
-        """Write an event, with the next number."""
+        """Write an event, with the next number; what no reader would accept is replaced."""
+        event, replaced = readable(event)
+        for name, value in replaced.items():
+            _warn_of_replaced(type(event).__name__, name, format_value(value))
         line = sealed(f'{{"n": {self.last + 1}, {_line_of(event)[1:]}')
         self._folder.append(self._series, line)
         self.last += 1
@@ -138,6 +153,17 @@ class Journal:
         written = self._folder.settle(PATIENCE_S)
         self._folder.close()
         return written
+
+
+@lru_cache(maxsize=1024)  # once for each
+def _warn_of_replaced(event: str, name: str, shown: str) -> None:
+    logger.warning(
+        "%s=%s of a %s event cannot be written to the journal as it is: the nearest value that can "
+        "be read back is.",
+        name,
+        shown,
+        event,
+    )
 
 
 def _number(value: Any) -> Any:
@@ -177,6 +203,26 @@ def _encoded(value: Any) -> str:
     return _encoder.encode(legible(value)) if own is None or f'"{PICKLED}"' in own else own
 
 
+def _report(report: Mapping[str, Any]) -> str:
+    own = {name: value for name, value in report.items() if name != "config"}
+    line = _encoded(own)
+    if len(line) <= LARGEST:
+        return line
+    limited = limit_sizes(sanitize(own, lambda part: part))
+    for name in left_out_of(limited):
+        _warn_of_size(name)
+    return _encoded(limited)
+
+
+@lru_cache(maxsize=1024)  # once for each
+def _warn_of_size(name: str) -> None:
+    logger.warning(
+        "A trial reported more than 1 MiB for %r. Loggers get it, but the record of the sweep has "
+        "a short text instead. Write large values to a file, and report its path.",
+        name,
+    )
+
+
 def _exactly(config: Mapping[Any, Any]) -> str:
     return _encoder.encode(exact(dict(config), _LARGEST))
 
@@ -185,9 +231,7 @@ def _exactly(config: Mapping[Any, Any]) -> str:
 _OF_USERS: dict[type, dict[str, Callable[[Any], str]]] = {
     # Tune's own record has the exact values.
     TrialAdded: {"config": lambda config: _encoder.encode(sanitize(config))},
-    Reported: {
-        "report": lambda report: _encoded({n: v for n, v in report.items() if n != "config"})
-    },
+    Reported: {"report": _report},
     # A restored sweep passes exactly these to the validation.
     CheckpointSaved: {"kwargs": lambda kwargs: _encoder.encode(exact(kwargs))},
     ValidationEnded: {"metrics": _encoded},

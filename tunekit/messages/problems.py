@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from typing import Any
 
-from tunekit.core.values import format_value
+from tunekit.core.values import finite_number, format_value
 from tunekit.errors import ConfigError
 
 
@@ -51,7 +50,7 @@ class Problems:
 
     def choice(self, name: str, value: Any, allowed: Sequence[str]) -> None:
         """Require ``value`` to be one of ``allowed``."""
-        if value not in allowed:
+        if not (isinstance(value, str) and value in allowed):
             options = ", ".join(repr(option) for option in allowed)
             self.add(f"{name}={format_argument(value)} is not one of {options}. Use one of these.")
 
@@ -66,14 +65,16 @@ class Problems:
                 f"{least}{none}. Pass {least} or more."
             )
 
-    def seconds(self, name: str, value: Any) -> None:
-        """Require ``value`` to be a positive number of seconds."""
-        number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-        if not number or not 0 < float(value) < float("inf"):
-            self.add(
-                f"{name}={format_argument(value)} must be a positive number of seconds. Pass 60 "
-                "for a minute."
-            )
+    def seconds(self, name: str, value: Any) -> bool:
+        """Require ``value`` to be a positive number of seconds; return whether it is."""
+        number = None if isinstance(value, bool) else finite_number(value)
+        if number is not None and 0 < number <= 2**33:
+            return True
+        self.add(
+            f"{name}={format_argument(value)} must be a positive number of seconds, at most 2**33. "
+            "Pass 60 for a minute, None for no limit."
+        )
+        return False
 
     def function(self, name: str, value: Any, fix: str) -> bool:
         """Require ``value`` to be callable; return whether it is. ``fix`` says what to pass."""

@@ -12,12 +12,11 @@ from tunekit._ray.interruption import RayWatch
 from tunekit.config import ValidationConfig
 from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
 from tunekit.core.failures import Failures, format_checkpoint
-from tunekit.core.metrics import flat_items
+from tunekit.core.metrics import left_out_of
 from tunekit.core.pool import Pool
 from tunekit.core.signatures import function_name, missing_arguments, signature_of
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt, Request
-from tunekit.core.values import LeftOut
 from tunekit.validating.executor import Began, Executor, HostEnded, Returned
 
 logger = logging.getLogger(__name__)
@@ -170,9 +169,7 @@ class Validator:
 
     def _warn_of_left_out(self, value: Any) -> None:
         """Warn once about each metric that is too large to store."""
-        metrics = flat_items(value) if isinstance(value, Mapping) else ()
-        too_large = [name for name, part in metrics if type(part) is LeftOut]
-        new = [name for name in too_large if name not in self._too_large]
+        new = [name for name in left_out_of(value) if name not in self._too_large]
         if new:
             self._too_large.update(new)
             logger.warning(
