@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from ray.tune.schedulers import ASHAScheduler
 
@@ -18,10 +19,12 @@ import tunekit
 from tests.support.invariants import JournalSummary, check_journal
 from tests.support.journals import lines_of, write_lines
 from tests.support.kills import run_killed
+from tests.support.readers import session, trial
 from tests.support.restores import prepare_restore, restoring
 from tests.support.seeds import seeds
 from tests.support.sweeps import sweep
-from tunekit.journal.journal import events_in
+from tunekit.journal.journal import Journal, events_in
+from tunekit.journal.storage import LocalFolder
 
 
 def one_after_the_other(folder: Path, **options: Any) -> Any:
@@ -194,6 +197,57 @@ def test_lines_that_somebody_has_made_up_are_read_or_a_journal_error(recorded, t
             events_in(tmp_path, unpickle=True)
         except tunekit.errors.JournalError as error:
             assert str(error).startswith("journal/000001.jsonl")
+
+
+#: Fields of a session's first line, each with a value that no session has written.
+ODD_HEADS = {
+    "required": 3,
+    "mode": ["max"],
+    "objectives": None,
+    "time": "noon",
+    "after": -1,
+    "follows": 7,
+    "begins": "yes",
+    "followed": ["/run"],
+    "trainable": {},
+    "sweep": "first",
+    "validation.constraints": "latency_ms <= 20",
+    "validation": {"constraints": ["latency_ms < 20"]},
+    "space": {"lr": {"kind": "float", "low": float("nan"), "high": 1}},
+    "cluster": {"nodes": 1, "resources": {"memory": "much"}},
+    "scheduler": {"settings": {}},
+    "packages": ["torch"],
+}
+
+
+def with_head(home: Path, change: str, odd: Any) -> Path:
+    """Make a sweep whose first line has an odd value, with a right checksum."""
+    trial(session(home), "a", 0.5, lr=0.1)
+    file = home / "journal/000001.jsonl"
+    head, *lines = lines_of(file)
+    *above, name = change.split(".")
+    within = head
+    for key in above:
+        within = within.setdefault(key, {})
+    within[name] = odd
+    write_lines(file, [head, *lines])
+    return home
+
+
+@pytest.mark.parametrize("change", ODD_HEADS)
+def test_an_odd_first_line_is_an_error_that_names_file_line_and_field(tmp_path, change):
+    home = with_head(tmp_path, change, ODD_HEADS[change])
+    field = change.split(".")[0]
+    with pytest.raises(
+        tunekit.errors.JournalError, match=rf"journal/000001.jsonl, line 1.*{field}"
+    ):
+        tunekit.load(home)
+
+
+def test_a_session_whose_first_line_could_not_be_read_does_not_begin(tmp_path):
+    with pytest.raises(msgspec.ValidationError, match="mode"):
+        Journal(LocalFolder(tmp_path), about={"mode": "largest"})
+    assert not (tmp_path / "journal").exists()
 
 
 def restored(home: Path) -> str:

@@ -136,7 +136,7 @@ GOOD = line(**OWN)
         ),
         (
             line(n=1, journal="tunekit", version=VERSION),
-            "line 1, is not as it was written: KeyError",
+            "line 1, is not as it was written: .*begins",
         ),
         (
             GOOD + '{"n": 2, "event": "end\n' + line(n=2, event="validation_ended"),

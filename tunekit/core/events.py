@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import GENERATION, ITERATION
 from tunekit.core.validation import Status, ValidationKey
 
@@ -30,7 +31,85 @@ _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 
+_Finite = Annotated[float, msgspec.Meta(ge=-1.7e308, le=1.7e308)]
+_Mode = Literal["min", "max"]
+
 _Kind = TypeVar("_Kind", bound="CheckpointEvent")
+
+
+# The first line of a session -------------------------------------------------------------------
+
+
+class _TypeAndSettings(msgspec.Struct):
+    type: str
+    settings: Mapping[str, Any]
+
+
+class _Cluster(msgspec.Struct):
+    nodes: _Count
+    resources: Mapping[str, float]
+
+
+class _Validation(msgspec.Struct):
+    constraints: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for text in self.constraints:
+            Constraint(text)  # checks it
+
+
+class _Parameter(msgspec.Struct):
+    kind: Literal["float", "int", "choice"]
+    low: _Finite | None = None
+    high: _Finite | None = None
+    log: bool = False
+    choices: Sequence[Any] = ()
+
+
+class SessionHeader(msgspec.Struct, kw_only=True):
+    """Check the fields of a session's first line; the line may have others, too.
+
+    Attributes:
+        n: The number of its line.
+        begins: Whether a new sweep begins.
+        after: The number of the last line before it; 0 if there is none.
+        follows: The checksum of that line.
+        time: When the session began, in seconds since the epoch.
+        packages, cluster: What it ran with and on.
+        validation: How checkpoints were validated; ``constraints``: on scores, as text.
+        required: The metrics that decisions depend on.
+        mode: Which values of a single one are better.
+        objectives: The metrics that the scheduler ranks by, with their modes.
+        scheduler, search_alg: Their types and settings.
+        trainable: Where the trainable can be imported from.
+        space: The search space: the attributes of each :class:`~tunekit.core.parameters.Parameter`.
+        followed: The folder whose checkpoints are evaluated.
+        sweep: When the sweep began that is validated later.
+        name, function: The prefix of the later validations' metrics, and their function.
+    """
+
+    n: _Count
+    begins: bool
+    after: _Count
+    follows: str
+    time: _Time | None = None
+    packages: Mapping[str, str] = {}
+    cluster: _Cluster | None = None
+    validation: _Validation | None = None
+    required: Sequence[str] = ()
+    mode: _Mode | None = None
+    objectives: Mapping[str, _Mode | None] = {}
+    scheduler: _TypeAndSettings | None = None
+    search_alg: _TypeAndSettings | None = None
+    trainable: str | None = None
+    space: Mapping[str, _Parameter] = {}
+    followed: str | None = None
+    sweep: _Time | None = None
+    name: str | None = None
+    function: str | None = None
+
+
+# Events ------------------------------------------------------------------------------------------
 
 
 def _snake_case(name: str) -> str:

@@ -38,6 +38,7 @@ from tunekit.core.events import (
     Event,
     Exploited,
     Reported,
+    SessionHeader,
     TrialAdded,
     ValidationEnded,
     ValidationEvent,
@@ -121,8 +122,9 @@ class Journal:
                 series,
             )
         head = {"n": self.last, "journal": "tunekit", "version": VERSION, "begins": begins}
-        head = {**head, "after": found, "follows": seal, **(about or {})}
-        folder.append(series, sealed(_encoded(head)))
+        line = sealed(_encoded({**head, "after": found, "follows": seal, **(about or {})}))
+        _head(line, series)  # what is written can be read
+        folder.append(series, line)
 
     def append(self, event: Event) -> None:
         """Write an event, with the next number."""
@@ -563,7 +565,12 @@ def _named(event: Event) -> object:
 
 
 def _head(line: bytes, file: str) -> dict[str, Any]:
-    """Read the first line of a session."""
+    """Read the first line of a session.
+
+    Raises:
+        tunekit.errors.JournalError: If it is that of another file, or of another version.
+        msgspec.ValidationError: If a field is missing or wrong.
+    """
     head = _parsed(line, file, 1, unpickle=False)
     head.pop("crc", None)
     version = head.get("version")
@@ -577,4 +584,5 @@ def _head(line: bytes, file: str) -> dict[str, Any]:
             f"{file} has version {version} of the format; this tunekit reads version {VERSION}. "
             "Install the tunekit that wrote it."
         )
+    msgspec.convert(head, SessionHeader)
     return head
