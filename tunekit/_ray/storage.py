@@ -12,7 +12,8 @@ import pyarrow.fs
 from ray import tune
 from ray.train._internal.storage import get_fs_and_path
 
-from tunekit.messages.problems import Problems
+from tunekit.core.values import LONGEST, encodable
+from tunekit.messages.problems import Problems, format_argument
 
 #: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
@@ -39,19 +40,35 @@ def storage_at(
 
 
 def check_path(
-    path: Any, filesystem: pyarrow.fs.FileSystem | None, problems: Problems
+    path: Any, filesystem: Any, problems: Problems, name: str = "path"
 ) -> tuple[pyarrow.fs.FileSystem, str] | None:
-    """Return the storage of an experiment's path; None, with a problem, if it cannot be reached."""
-    if not problems.instance("path", path, (str, os.PathLike), "Pass an experiment's folder."):
+    """Return the storage of a user's path; None, with a problem, if it cannot be reached.
+
+    Args:
+        path: The path or URI.
+        filesystem: The user's ``storage_filesystem``, if any.
+        problems: The problems with the call.
+        name: The name of the argument.
+    """
+    fix = (
+        "Pass a pyarrow.fs.FileSystem; for one of fsspec, "
+        "pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(filesystem))."
+    )
+    own = problems.optional("storage_filesystem", filesystem, pyarrow.fs.FileSystem, fix)
+    fix = "Pass an experiment's folder."
+    if not problems.instance(name, path, (str, os.PathLike), fix) or own is not filesystem:
         return None
     try:
-        return storage_at(os.fspath(path), filesystem)
-    except (OSError, ValueError) as error:
+        found, below = storage_at(os.fspath(path), filesystem)
+        found.get_file_info(below)
+    except (OSError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())[:LONGEST]
         problems.add(
-            f"path={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI of "
-            "a storage that pyarrow supports, such as s3://bucket/digits."
+            f"{name}={format_argument(os.fspath(path))} cannot be reached: {why}. Pass a local "
+            "path, or a URI of a storage that pyarrow supports, such as s3://bucket/digits."
         )
         return None
+    return found, below
 
 
 def joined(source: str, below: str) -> str:
@@ -72,10 +89,26 @@ def exists(filesystem: pyarrow.fs.FileSystem, path: str) -> bool:
     return bool(filesystem.get_file_info(path).type != pyarrow.fs.FileType.NotFound)
 
 
+def infos_in(
+    filesystem: pyarrow.fs.FileSystem, folder: str, *, recursive: bool = False
+) -> list[pyarrow.fs.FileInfo]:
+    """Return what is in a folder of a storage; nothing if there is no folder.
+
+    Local names that are not UTF-8 are left out: pyarrow cannot read them.
+    """
+    try:
+        selector = pyarrow.fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
+        return list(filesystem.get_file_info(selector))
+    except UnicodeDecodeError:
+        names = (name for name in os.listdir(folder) if encodable(name) == name)
+        found = filesystem.get_file_info([f"{folder.rstrip('/')}/{name}" for name in names])
+        inner = [info.path for info in found if recursive and not info.is_file]
+        return [*found, *(one for path in inner for one in infos_in(filesystem, path, recursive=1))]
+
+
 def paths_in(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:
     """Return the paths in a folder of a storage; none if there is no folder."""
-    selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
-    return [f"{folder}/{info.base_name}" for info in filesystem.get_file_info(selector)]
+    return [f"{folder}/{info.base_name}" for info in infos_in(filesystem, folder)]
 
 
 def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
@@ -83,8 +116,7 @@ def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
 
     None if the storage does not record it.
     """
-    selector = pyarrow.fs.FileSelector(folder, recursive=True, allow_not_found=True)
-    infos = [filesystem.get_file_info(folder), *filesystem.get_file_info(selector)]
+    infos = [filesystem.get_file_info(folder), *infos_in(filesystem, folder, recursive=True)]
     return max((info.mtime_ns / 1e9 for info in infos if info.mtime_ns is not None), default=None)
 
 

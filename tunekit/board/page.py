@@ -201,7 +201,7 @@ def render_index(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the list of several sweeps, as HTML.
 
     Args:
-        rows: As returned by :meth:`tunekit.board.live.Catalogue.outlines`.
+        rows: As returned by :meth:`tunekit.reading.catalogue.Catalogue.outlines`.
     """
     made: Any = _environment().get_template("index.html").make_module({"rows": rows})
     return str(made.section_sweeps()).strip()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pyarrow.fs
 
 from tunekit._ray.controller import STATE_FILES
-from tunekit._ray.storage import TUNER_FILE
+from tunekit._ray.storage import TUNER_FILE, infos_in
 from tunekit.journal.journal import SERIES
 from tunekit.journal.safe_files import local_path
 
@@ -97,10 +97,29 @@ def _changed(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
 
 def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.FileInfo]:
     try:
-        selector = pyarrow.fs.FileSelector(folder, allow_not_found=True)
-        return list(filesystem.get_file_info(selector))
+        return infos_in(filesystem, folder)
     except PermissionError:
         return []
+
+
+def part_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str | None:
+    """Return that a path is in a sweep, and what to pass instead; None if it is not.
+
+    The arguments are those of :func:`path_problem`.
+    """
+    above = path.rstrip("/")
+    for _ in range(_LEVELS_IN_A_SWEEP):
+        above = posixpath.dirname(above)
+        if above.strip("/") and _changed(filesystem, above) is not None:
+            sweep = _scheme(path, given) + above
+            return f"is a part of a sweep, not the sweep's own folder. Pass {sweep!r}."
+    return None
+
+
+def _scheme(path: str, given: str) -> str:
+    """Return what a URI has before a path, if anything."""
+    path, given = path.rstrip("/"), given.rstrip("/")
+    return given[: -len(path)] if path and given.endswith(path) else ""
 
 
 def path_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str:
@@ -114,15 +133,11 @@ def path_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") 
     Raises:
         OSError: If the storage fails.
     """
-    path, given = path.rstrip("/"), given.rstrip("/")
-    scheme = given[: -len(path)] if path and given.endswith(path) else ""
+    path, scheme = path.rstrip("/"), _scheme(path, given)
     if _changed(filesystem, path) is not None:
         return f"has a folder {SERIES!r}, so it is a sweep with a missing file. Put that back."
-    above = path
-    for _ in range(_LEVELS_IN_A_SWEEP):
-        above = posixpath.dirname(above)
-        if above.strip("/") and _changed(filesystem, above) is not None:
-            return f"is a part of a sweep, not the sweep's own folder. Pass {scheme + above!r}."
+    if (part := part_problem(filesystem, path, given)) is not None:
+        return part
     what, around, deep = f"has no folder {SERIES!r}", path, _DEPTH
     kind = filesystem.get_file_info(path).type
     if kind in (pyarrow.fs.FileType.File, pyarrow.fs.FileType.Unknown):  # the latter is a device

@@ -6,7 +6,8 @@ import gc
 import os
 import posixpath
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from tunekit.core.ranking import Ranked, front_of, ranking_of
 from tunekit.core.signatures import ValidationFunction, function_name
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.timing import Clock, Pace
-from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError, extra
+from tunekit.errors import ConfigError, MetricNotFoundError, extra
 from tunekit.following.best import best_requests
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import (
@@ -340,14 +341,7 @@ class Sweep:
             []
         """
         problems, objectives = Problems("Sweep.pareto"), metrics or self.objectives
-        if problems.instance("metrics", objectives, Mapping, "Pass {'accuracy': 'max', ...}."):
-            if len(objectives) < 2:
-                problems.add(
-                    f"a Pareto front needs more objectives than {format_names(objectives)}. Pass "
-                    "two metrics or more: metrics={'accuracy': 'max', 'latency_ms': 'min'}."
-                )
-            for name, mode in objectives.items():
-                problems.choice(f"metrics[{name!r}]", mode, ["min", "max"])
+        problems.goals(objectives)
         problems.raise_any()
         first = next(iter(objectives))
         front = front_of(self.timeline, objectives)
@@ -494,6 +488,7 @@ class Sweep:
             ('RUNNING', {'lr': 0.1})
         """
         problems, objectives = Problems("Sweep.to_optuna"), self.objectives
+        problems.optional("study_name", study_name, str, "Pass 'digits', for example.")
         if self.metric is not None or len(objectives) < 2:
             objectives = dict([self._goal(None, None, problems)])
         problems.raise_any()
@@ -510,6 +505,8 @@ class Sweep:
 
     def _goal(self, metric: str | None, mode: str | None, problems: Problems) -> tuple[str, str]:
         """Return the metric and the mode to rank by, by default the sweep's; add any problems."""
+        problems.goal(metric, mode)
+        problems.raise_any()
         names, known = self.timeline.names, self.mode if metric in (None, self.metric) else None
         metric, mode = metric or self.metric, mode or known
         if metric is None:
@@ -526,8 +523,6 @@ class Sweep:
             )
         elif mode is None:
             problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
-        else:
-            problems.choice("mode", mode, ["min", "max"])
         return str(metric), str(mode)
 
     def trial_errors(self) -> dict[str, str]:
@@ -603,6 +598,18 @@ class Sweep:
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
 
 
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Disable the garbage collector: it takes half of the time if many objects are kept."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
 class Follower:
     """Follow a sweep's journal, across restores and new sweeps in the same folder.
 
@@ -652,6 +659,7 @@ class Follower:
         #: The sweep as of the last call of :meth:`poll`.
         self.sweep = Sweep((), **self._options)
 
+    @_without_collections()
     def poll(self) -> bool:
         """Read new events; return whether there were any.
 
@@ -667,10 +675,14 @@ class Follower:
             self._reader.forget()  # new events may change how earlier ones are shown
             record = self._reader.read()
         changed = record.anew or bool(record.events) or _who(driver) != _who(self.sweep.driver)
-        if record.anew:
-            self.sweep = Sweep(record.events, record.sessions, later=later, **self._options)
-        elif record.events:
-            self.sweep.extend(record.events)
+        try:
+            if record.anew:
+                self.sweep = Sweep(record.events, record.sessions, later=later, **self._options)
+            elif record.events:
+                self.sweep.extend(record.events)
+        except Exception:
+            self._reader.forget()  # the next call reads all of them
+            raise
         self.sweep.driver, self._later = driver, later
         return changed
 
@@ -723,38 +735,30 @@ def load(
     found = check_path(path, storage_filesystem, problems)
     if found is not None and not folder_at(*found).names(SERIES):
         problems.add(f"path={os.fspath(path)!r} {path_problem(*found, os.fspath(path))}")
-    if mode is not None:
-        problems.choice("mode", mode, ["min", "max"])
+    problems.goal(metric, mode)
     problems.raise_any()
     assert found is not None  # otherwise an error was raised
     source = None if storage_filesystem is not None else absolute(os.fspath(path))
     follower = Follower(*found, source, metric=metric, mode=mode)
-    enabled = gc.isenabled()
-    gc.disable()  # it takes half of the time if many objects are made and kept
-    try:
-        follower.poll()
-    finally:
-        if enabled:
-            gc.enable()
+    follower.poll()
     return follower.sweep
 
 
-def outline(path: str, filesystem: pyarrow.fs.FileSystem, **goal: str | None) -> dict[str, Any]:
+def outline(follower: Follower) -> dict[str, Any]:
     """Return a short summary of a sweep, for a list of several.
 
     Args:
-        path: The experiment's folder.
-        filesystem: The storage that it is in.
-        goal: The metric and the mode, as for :func:`tunekit.load`.
+        follower: Follows the sweep; its new events are read first.
 
     Returns:
-        Part of the summary: the ``state`` and so on. If the journal is damaged, the state is
+        Part of the summary: the ``state`` and so on. If the sweep cannot be read, the state is
         ``"unreadable"``, and there is a ``reason``.
     """
     try:
-        summary = load(path, filesystem, **goal).summary()
-    except (TunekitError, OSError) as error:
-        return {"state": "unreadable", "reason": str(error)}
+        follower.poll()
+        summary = follower.sweep.summary()
+    except Exception as error:  # of this sweep; others are still listed
+        return {"state": "unreadable", "reason": f"{type(error).__name__}: {error}"}
     names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
     return {name: summary[name] for name in names}
 
