@@ -22,14 +22,17 @@ from ray.tune.schedulers import FIFOScheduler
 import tunekit
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
-from tests.support.readers import tunekit_
+from tests.support.readers import session, trial, tunekit_
 from tests.support.schedulers import asha
 from tests.support.sweeps import Ran, quality, sweep
+from tunekit.board.page import write_page
 from tunekit.cli import commands
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
 from tunekit.journal.experiments import sweeps_below
 from tunekit.journal.lock import LOCK, DriverLock
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(folder: Path, base: Any = None, **options: Any) -> Ran:
@@ -449,6 +452,65 @@ def test_a_path_near_a_sweep_is_an_error_that_names_the_sweep(command, ended):
     for near in (checkpoint, checkpoint.parent, ended[0].parent):
         result = tunekit_(command, near)
         assert result.exit_code == 2 and str(ended[0]) in result.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "best", "report", "stop"])
+def test_a_storage_that_fails_is_a_line_that_names_it(command, ended, monkeypatch):
+    def fail(path: str, **options: Any) -> Any:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(commands, "load", fail)
+    result = tunekit_(command, ended[0], *["--trial", "a"] * (command == "stop"))
+    assert result.exit_code == 1 and result.stdout == ""
+    assert result.stderr == f"Error: [Errno 13] Permission denied: {str(ended[0])!r}\n"
+
+
+def test_ctrl_c_ends_any_command_in_a_line(ended, monkeypatch):
+    def interrupt(path: str, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "load", interrupt)
+    result = tunekit_("best", ended[0])
+    assert result.exit_code == 1 and result.stderr.strip() == "Aborted!"
+
+
+def test_a_reader_that_has_gone_and_a_latin_terminal_end_no_command_with_a_traceback(tmp_path):
+    trial(session(tmp_path / "snow"), "\N{SNOWMAN}", 0.5)
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "tunekit", "status", str(tmp_path / "snow")]
+    options: dict[str, Any] = {"env": environment, "cwd": ROOT, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, stdout=subprocess.PIPE, **options)
+    assert (done.returncode, done.stderr) == (0, b"") and b"\\u2603" in done.stdout
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, **options)
+    os.close(writing)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("x" * 300, "File name too long"),
+        ("none/report.html", "does not exist"),
+        ("pipe", "not a plain file"),
+        ("a\0b", "cannot be the name of a file"),
+        ("\ud800", "cannot be the name of a file"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_a_line(ended, tmp_path, name, says):
+    os.mkfifo(tmp_path / "pipe")
+    result = tunekit_("report", ended[0], "--output", tmp_path / name)
+    assert says in result.stderr and result.stderr.count("\n") == 1 and result.exit_code in (1, 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["pipe"], "and nothing is left behind"
+
+
+@pytest.mark.parametrize("path", [3, ["a"], Path])
+def test_what_is_no_path_is_an_error_of_write_page(ended, path):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"path=.* is of type"):
+        write_page(tunekit.load(ended[0]), path)
+    with pytest.raises(tunekit.errors.ConfigError, match=r"sweep=.* is of type"):
+        write_page(ended[0])
 
 
 def test_the_package_can_be_run_and_has_a_version(monkeypatch, capsys):

@@ -12,7 +12,7 @@ import pyarrow.fs
 from ray import tune
 from ray.train._internal.storage import get_fs_and_path
 
-from tunekit.core.values import LONGEST, encodable
+from tunekit.core.values import LONGEST, safely
 from tunekit.messages.problems import Problems, format_argument
 
 #: The first file that Tune writes into an experiment's folder.
@@ -59,12 +59,13 @@ def check_path(
     if not problems.instance(name, path, (str, os.PathLike), fix) or own is not filesystem:
         return None
     try:
-        found, below = storage_at(os.fspath(path), filesystem)
+        path = os.fsdecode(path)
+        found, below = storage_at(path, filesystem)
         found.get_file_info(below)
     except (OSError, TypeError, ValueError) as error:
         why = " ".join(str(error).split())[:LONGEST]
         problems.add(
-            f"{name}={format_argument(os.fspath(path))} cannot be reached: {why}. Pass a local "
+            f"{name}={format_argument(path)} cannot be reached: {why}. Pass a local "
             "path, or a URI of a storage that pyarrow supports, such as s3://bucket/digits."
         )
         return None
@@ -94,16 +95,11 @@ def infos_in(
 ) -> list[pyarrow.fs.FileInfo]:
     """Return what is in a folder of a storage; nothing if there is no folder.
 
-    Local names that are not UTF-8 are left out: pyarrow cannot read them.
+    Names that are not UTF-8 are left out: pyarrow cannot return them.
     """
-    try:
-        selector = pyarrow.fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
-        return list(filesystem.get_file_info(selector))
-    except UnicodeDecodeError:
-        names = (name for name in os.listdir(folder) if encodable(name) == name)
-        found = filesystem.get_file_info([f"{folder.rstrip('/')}/{name}" for name in names])
-        inner = [info.path for info in found if recursive and not info.is_file]
-        return [*found, *(one for path in inner for one in infos_in(filesystem, path, recursive=1))]
+    selector = pyarrow.fs.FileSelector(folder, allow_not_found=True, recursive=recursive)
+    found = filesystem.get_file_info(selector)
+    return [info for info in found if safely(lambda own: own.path.encode(), info) is not None]
 
 
 def paths_in(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -25,7 +26,7 @@ from tunekit.board.charts import (
 from tunekit.core.failures import failure_kind
 from tunekit.core.metrics import finite_json
 from tunekit.core.ranking import Ranked
-from tunekit.core.values import encodable
+from tunekit.core.values import encodable, finite_number
 from tunekit.errors import extra
 from tunekit.journal.storage import replace_file
 from tunekit.messages.formatting import format_duration, format_score
@@ -75,7 +76,8 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
         The file.
 
     Raises:
-        tunekit.errors.ConfigError: If ``path`` is a folder, or its folder does not exist.
+        tunekit.errors.ConfigError: If ``path`` is not a path, is a folder, or is in one that does
+            not exist.
         OSError: If the file cannot be written, or the sweep's storage fails.
 
     Example:
@@ -84,16 +86,29 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
         >>> "No trial has begun" in file.read_text()
         True
     """
-    path, problems = Path(path or _default_file(sweep)), Problems("write_page")
-    if path.is_dir():
-        problems.add(f"path={str(path)!r} is a folder. Pass a file, such as report.html.")
-    elif not path.parent.is_dir():
-        problems.add(
-            f"path={str(path)!r} is in a folder that does not exist. Create {path.parent} first."
-        )
+    problems, fix = Problems("write_page"), "Pass a file, such as report.html."
+    problems.instance("sweep", sweep, Sweep, "Pass tunekit.load(path).")
+    problems.optional("path", path, (str, os.PathLike), fix)
     problems.raise_any()
-    replace_file(path, encodable(render_report(sweep)).encode())
-    return path
+    try:
+        file = Path(os.fsdecode(path or _default_file(sweep)))
+        os.access(file, os.F_OK)  # checks the name
+        if file.exists() and not file.is_file():  # a device would be replaced
+            problems.add(f"path={str(path)!r} is a folder, or not a plain file. {fix}")
+        elif not file.parent.is_dir():
+            problems.add(
+                f"path={str(path)!r} is in a folder that does not exist. Create {file.parent} "
+                "first."
+            )
+    except (TypeError, ValueError) as error:
+        problems.add(f"path={str(path)!r} cannot be the name of a file: {error}. {fix}")
+    problems.raise_any()
+    text = encodable(render_report(sweep)).encode()
+    try:
+        replace_file(file, text)
+    except OSError as error:  # which names the draft
+        raise OSError(error.errno, error.strerror, str(file)) from error
+    return file
 
 
 def _default_file(sweep: Sweep) -> Path:
@@ -331,7 +346,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update(
         number=_number,
-        score=lambda value: format_score(value, _NONE),
+        score=lambda value: format_score(finite_number(value), _NONE),
         seconds=_seconds,
         moment=_moment,
         json=script_json,

@@ -106,7 +106,7 @@ def serve(
             'python -c "import secrets; print(secrets.token_urlsafe(32))"'
         )
     problems.goal(metric, mode)
-    listener = listen(host, port, problems)
+    listener = None if problems else listen(host, port, problems)
     problems.raise_any()
     assert listener is not None  # otherwise an error was raised
     address, number, *_ = listener.getsockname()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -58,7 +59,9 @@ class _Group(click.Group):
                 return super().invoke(ctx)
         except ConfigError as error:
             raise _Failed(str(error), 2) from error
-        except TunekitError as error:
+        except BrokenPipeError:
+            raise  # such as that of `| head`: click ends quietly
+        except (TunekitError, OSError) as error:
             raise _Failed(str(error)) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -330,7 +333,8 @@ def _on_ray(as_json: bool) -> Iterator[None]:
 @_goal
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=Path,
+    metavar="FILE",
     help="The file; by default PATH/report.html, or ./NAME-report.html if PATH is remote.",
 )
 @click.option("--open", "show", is_flag=True, help="Open it in the browser.")
@@ -495,5 +499,8 @@ def main(arguments: list[str] | None = None) -> None:
     Args:
         arguments: The arguments after ``tunekit``; by default those of the process.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whatever a sweep's names contain
+            stream.reconfigure(errors="backslashreplace")
     run: Callable[..., Any] = tunekit.main
     run(args=arguments, prog_name="tunekit")

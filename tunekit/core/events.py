@@ -26,6 +26,9 @@ from tunekit.core.validation import Status, ValidationKey
 MOST = 2**53
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+_Whole = Annotated[int, msgspec.Meta(ge=-MOST, le=MOST)]
+#: The generation and the iteration of a report.
+Place = tuple[_Whole, _Whole]
 # Seconds since the epoch. A clock may be wrong; this range can be shown, until the year 2242.
 _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.

@@ -98,7 +98,7 @@ def _changed(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
 def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.FileInfo]:
     try:
         return infos_in(filesystem, folder)
-    except PermissionError:
+    except (PermissionError, UnicodeError):  # fsspec fails if a name is not UTF-8
         return []
 
 

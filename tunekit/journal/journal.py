@@ -31,12 +31,13 @@ from zlib import crc32
 import msgspec
 import pyarrow.fs
 
-from tunekit._ray.storage import storage_at
+from tunekit._ray.storage import check_path
 from tunekit.core.events import (
     MOST,
     CheckpointSaved,
     Event,
     Exploited,
+    Place,
     Reported,
     SessionHeader,
     TrialAdded,
@@ -48,6 +49,7 @@ from tunekit.core.values import NESTED, PICKLED, format_value, is_too_deep, sani
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.storage import PATIENCE_S, Folder, folder_at
+from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
 
@@ -259,6 +261,7 @@ def events_in(
             represent are texts.
 
     Raises:
+        tunekit.errors.ConfigError: If the folder cannot be reached.
         tunekit.errors.JournalError: If a file is not a journal, has another version, is damaged, or
             has an unknown event.
         OSError: If the storage fails.
@@ -267,7 +270,11 @@ def events_in(
         >>> events_in("/no/such/folder")
         []
     """
-    return record_of(folder_at(*storage_at(str(source), filesystem)), unpickle=unpickle).events
+    problems = Problems("events_in")
+    found = check_path(source, filesystem, problems, "source")
+    problems.raise_any()
+    assert found is not None  # otherwise an error was raised
+    return record_of(folder_at(*found), unpickle=unpickle).events
 
 
 @dataclass
@@ -558,7 +565,7 @@ def _named(event: Event) -> object:
     """Return what the event belongs to; an error is raised here, where its line is known."""
     match event:
         case Reported():
-            return event.place
+            return msgspec.convert(event.place, Place)
         case ValidationEvent():
             return event.key
     return None

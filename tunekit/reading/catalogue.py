@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import posixpath
 import threading
 import time
@@ -78,7 +79,7 @@ class Catalogue:
             found = check_path(given, None, problems)
             if found is None:
                 continue
-            filesystem, home = found
+            given, (filesystem, home) = os.fsdecode(given), found
             is_folder = filesystem.get_file_info(home).type == pyarrow.fs.FileType.Directory
             wrong = (part_problem if is_folder else path_problem)(*found, given)
             if wrong is not None and not (is_folder and sweeps_below(*found)):

@@ -11,6 +11,7 @@ from typing import Any
 from tunekit.core.metrics import finite_json, flatten
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.timeline import Timeline, TrialSummary
+from tunekit.core.values import describe_error
 from tunekit.errors import ConfigError, extra
 
 with extra("optuna"):
@@ -44,7 +45,7 @@ def study_of(
         study_name: Likewise.
 
     Raises:
-        tunekit.errors.ConfigError: If the storage has a study of that name.
+        tunekit.errors.ConfigError: If the storage cannot be used, or has a study of that name.
     """
     names, modes = list(objectives), list(objectives.values())
     metric, mode = names[0], modes[0]
@@ -63,6 +64,12 @@ def study_of(
             "storage=storage)."
         )
         raise ConfigError("Sweep.to_optuna", [problem]) from None
+    except Exception as error:  # whatever it and SQLAlchemy raise
+        problem = (  # without the storage, which may have a password
+            f"storage cannot be used: {describe_error(error).reason}. Pass a URL of SQLAlchemy, "
+            "such as 'sqlite:////results/studies.db', or a storage of Optuna."
+        )
+        raise ConfigError("Sweep.to_optuna", [problem]) from error
     finally:
         optuna.logging.set_verbosity(level)
     configs = [

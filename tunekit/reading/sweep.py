@@ -340,7 +340,8 @@ class Sweep:
             >>> Sweep([]).pareto({"accuracy": "max", "latency_ms": "min"})
             []
         """
-        problems, objectives = Problems("Sweep.pareto"), metrics or self.objectives
+        problems = Problems("Sweep.pareto")
+        objectives = self.objectives if metrics is None else metrics
         problems.goals(objectives)
         problems.raise_any()
         first = next(iter(objectives))
@@ -426,6 +427,7 @@ class Sweep:
             wrong = name_problem(name, newest.timeline)
             if wrong is not None:
                 problems.add(f"name={name!r} {wrong}")
+        problems.instance("replace", replace, bool, "Pass True or False.")
         requests = best_requests(
             newest.timeline,
             self.metric,
@@ -734,11 +736,11 @@ def load(
     problems = Problems("tunekit.load")
     found = check_path(path, storage_filesystem, problems)
     if found is not None and not folder_at(*found).names(SERIES):
-        problems.add(f"path={os.fspath(path)!r} {path_problem(*found, os.fspath(path))}")
+        problems.add(f"path={os.fsdecode(path)!r} {path_problem(*found, os.fsdecode(path))}")
     problems.goal(metric, mode)
     problems.raise_any()
     assert found is not None  # otherwise an error was raised
-    source = None if storage_filesystem is not None else absolute(os.fspath(path))
+    source = None if storage_filesystem is not None else absolute(os.fsdecode(path))
     follower = Follower(*found, source, metric=metric, mode=mode)
     follower.poll()
     return follower.sweep
