@@ -33,21 +33,21 @@ from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, TypeAlias
+from unittest import mock
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-import fsspec  # noqa: E402
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pyarrow.fs  # noqa: E402
-import pytest  # noqa: E402
 from ray import tune  # noqa: E402
 
 import tunekit  # noqa: E402
 from tests.support.fakes import FakeClock  # noqa: E402
 from tests.support.journals import lines_of, odd_json, places_in, put, write_lines  # noqa: E402
 from tests.support.kills import Killed, killed_after  # noqa: E402
+from tests.support.object_store import Store  # noqa: E402
 from tests.support.readers import score, session, trial, tunekit_, validate_here  # noqa: E402
 from tests.support.schedulers import asha, moasha, pbt  # noqa: E402
 from tests.support.sweeps import quality, sweep  # noqa: E402
@@ -129,7 +129,7 @@ def either(*draws: Draw) -> Draw:
 def anything(draw: random.Random) -> Any:
     """Return a value of any type."""
     values = [None, 3, -1, 10**400, 0.5, float("nan"), True, 1j, b"x", (), [], ["a"], {}, {"a": 1}]
-    values += [{"a", 1}, {1: {}}, object, object(), len, Path("x"), draw, fsspec, LOCAL]
+    values += [{"a", 1}, {1: {}}, object, object(), len, Path("x"), draw, LOCAL]
     values += [np.arange(3), np.float64("nan"), np.str_("x"), pd.DataFrame({"a": [1]}), pd.NaT]
     return draw.choice([*values, *TEXTS, *UNTYPABLE])
 
@@ -243,9 +243,8 @@ def make_place(folder: Path) -> Place:
 
 def reading(place: Place) -> list[Call]:
     """Return the public calls that read sweeps."""
-    wrapped = pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(fsspec.filesystem("file")))
     below = pyarrow.fs.SubTreeFileSystem(str(place.folder), LOCAL)
-    storages = one_of(None, LOCAL, wrapped, below, fsspec.filesystem("file"), "x", LOCAL.__class__)
+    storages = one_of(None, LOCAL, below, Store().filesystem, Store(), "x", LOCAL.__class__)
     storage = either(storages, storages, anything)
     goal = {"metric": NAMES, "mode": MODES}
     urls = one_of("sqlite://", "sqlite:////none/x.db", "foo://x", "mysql://u:p@h/x", "redis://h")
@@ -589,17 +588,23 @@ def harmless(folder: Path) -> Iterator[None]:
 
     restored = SimpleNamespace(validation=None, fit=lambda: None)
     (folder / "home").mkdir()
-    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+    with contextlib.ExitStack() as stack:
+
+        def replace(thing: Any, name: str, value: Any) -> None:
+            stack.enter_context(mock.patch.object(thing, name, value))
+
+        validate_here(SimpleNamespace(setattr=replace))  # type: ignore[arg-type]
+        replace(cli, "time", SimpleNamespace(time=time.time, sleep=interrupt))
+        replace(cli, "Tuner", SimpleNamespace(restore=lambda *a, **k: restored))
+        replace(cli.webbrowser, "open", lambda address: True)
+        replace(serve.uvicorn.Server, "run", lambda self, sockets: None)
+        replace(serve, "lower_priority", lambda: None)
+        replace(serve, "vega_script", lambda: "")
+        stack.enter_context(mock.patch.dict(os.environ, HOME=str(folder / "home")))
+        stack.enter_context(warnings.catch_warnings())
+        stack.callback(os.chdir, os.getcwd())
         warnings.simplefilter("ignore")
-        validate_here(patch)
-        patch.setattr(cli, "time", SimpleNamespace(time=time.time, sleep=interrupt))
-        patch.setattr(cli, "Tuner", SimpleNamespace(restore=lambda *a, **k: restored))
-        patch.setattr(cli.webbrowser, "open", lambda address: True)
-        patch.setattr(serve.uvicorn.Server, "run", lambda self, sockets: None)
-        patch.setattr(serve, "lower_priority", lambda: None)
-        patch.setattr(serve, "vega_script", lambda: "")
-        patch.setenv("HOME", str(folder / "home"))
-        patch.chdir(folder / "out")
+        os.chdir(folder / "out")
         yield
 
 

@@ -185,7 +185,7 @@ ODD_HEADS = {
     "sweep": "first",
     "validation.constraints": "latency_ms <= 20",
     "validation": {"constraints": ["latency_ms < 20"]},
-    "space": {"lr": {"kind": "float", "low": float("nan"), "high": 1}},
+    "space": {"lr": {"kind": "float", "low": "1e-5", "high": 1}},
     "cluster": {"nodes": 1, "resources": {"memory": "much"}},
     "scheduler": {"settings": {}},
     "packages": ["torch"],

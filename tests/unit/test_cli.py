@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow.fs
@@ -26,7 +26,7 @@ from tests.support.readers import session, trial, tunekit_
 from tests.support.schedulers import asha
 from tests.support.sweeps import Ran, quality, sweep
 from tunekit.board.page import write_page
-from tunekit.cli import commands
+from tunekit.cli import commands, main
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
 from tunekit.journal.experiments import sweeps_below
@@ -415,6 +415,8 @@ def test_a_module_of_the_current_directory_is_found(tmp_path, monkeypatch):
         ("train", "'train' needs a colon"),
         (":train", "needs a colon with a name on both sides"),
         ("no.such.module:train", "there is no module 'no.such.module'"),
+        (".module:train", "there is no module '.module'"),
+        ("a..b:train", "there is no module 'a..b'"),
         ("no_such_file.py:train", "there is no file 'no_such_file.py'"),
         ("math:train", "math has no 'train'"),
     ],
@@ -472,6 +474,16 @@ def test_ctrl_c_ends_any_command_in_a_line(ended, monkeypatch):
     monkeypatch.setattr(commands, "load", interrupt)
     result = tunekit_("best", ended[0])
     assert result.exit_code == 1 and result.stderr.strip() == "Aborted!"
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_a_line(monkeypatch):
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "tunekit.cli.commands", Interrupted("commands"))
+    with pytest.raises(SystemExit, match=r"Aborted!"):
+        main(["--version"])
 
 
 def test_a_reader_that_has_gone_and_a_latin_terminal_end_no_command_with_a_traceback(tmp_path):

@@ -18,6 +18,11 @@ from tunekit.messages.problems import Problems, format_argument
 #: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
 
+_WRAPPED = (
+    "Pass a pyarrow.fs.FileSystem; wrap one of fsspec: "
+    "pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(filesystem))."
+)
+
 
 def absolute(path: str, filesystem: pyarrow.fs.FileSystem | None = None) -> str:
     """Return a local path as absolute; a URI, or a path in a custom filesystem, unchanged.
@@ -50,26 +55,22 @@ def check_path(
         problems: The problems with the call.
         name: The name of the argument.
     """
-    fix = (
-        "Pass a pyarrow.fs.FileSystem; for one of fsspec, "
-        "pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(filesystem))."
-    )
-    own = problems.optional("storage_filesystem", filesystem, pyarrow.fs.FileSystem, fix)
-    fix = "Pass an experiment's folder."
-    if not problems.instance(name, path, (str, os.PathLike), fix) or own is not filesystem:
+    own = problems.optional("storage_filesystem", filesystem, pyarrow.fs.FileSystem, _WRAPPED)
+    is_path = problems.instance(name, path, (str, os.PathLike), "Pass an experiment's folder.")
+    if not is_path or own is not filesystem:
         return None
     try:
         path = os.fsdecode(path)
         found, below = storage_at(path, filesystem)
         found.get_file_info(below)
+        return found, below
     except (OSError, TypeError, ValueError) as error:
         why = " ".join(str(error).split())[:LONGEST]
-        problems.add(
-            f"{name}={format_argument(path)} cannot be reached: {why}. Pass a local "
-            "path, or a URI of a storage that pyarrow supports, such as s3://bucket/digits."
-        )
-        return None
-    return found, below
+    problems.add(
+        f"{name}={format_argument(path)} cannot be reached: {why}. Pass a local path, or a URI of "
+        "a storage that pyarrow supports, such as s3://bucket/digits."
+    )
+    return None
 
 
 def joined(source: str, below: str) -> str:

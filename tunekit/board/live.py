@@ -32,12 +32,7 @@ class LiveSweep:
         clock: The clock.
     """
 
-    def __init__(
-        self,
-        entry: Entry,
-        options: Mapping[str, Any],
-        clock: Clock | None = None,
-    ):
+    def __init__(self, entry: Entry, options: Mapping[str, Any], clock: Clock | None = None):
         self.entry, self._clock = entry, clock or time
         #: The parts as HTML, in order, and the charts as JSON, both by name.
         self.parts: dict[str, str] = {}

@@ -15,14 +15,7 @@ from typing import Any
 from pyarrow.fs import LocalFileSystem
 
 from tunekit._ray.storage import joined
-from tunekit.board.charts import (
-    MOST_BARS,
-    MOST_CURVES,
-    MOST_DOTS,
-    MOST_POINTS,
-    OTHER_POINTS,
-    draw_charts,
-)
+from tunekit.board import charts
 from tunekit.core.failures import failure_kind
 from tunekit.core.metrics import finite_json
 from tunekit.core.ranking import Ranked
@@ -41,17 +34,7 @@ with extra("report"):
 
 
 #: The sections of the page, in order.
-SECTIONS = (
-    "summary",
-    "front",
-    "ranking",
-    "curves",
-    "timeline",
-    "later",
-    "failures",
-    "run",
-    "next",
-)
+SECTIONS = ("summary", "front", "ranking", "curves", "timeline", "later", "failures", "run", "next")
 _TABLE, _CAUSES = 20, 50
 # The number of rows of validations in all panels together, and the minimum and maximum in each.
 _ROWS, _FEWEST, _MOST = 5_000, 5, 200
@@ -96,10 +79,7 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
         if file.exists() and not file.is_file():  # a device would be replaced
             problems.add(f"path={str(path)!r} is a folder, or not a plain file. {fix}")
         elif not file.parent.is_dir():
-            problems.add(
-                f"path={str(path)!r} is in a folder that does not exist. Create {file.parent} "
-                "first."
-            )
+            problems.add(f"path={str(path)!r} is in a folder that does not exist. Create it first.")
     except (TypeError, ValueError) as error:
         problems.add(f"path={str(path)!r} cannot be the name of a file: {error}. {fix}")
     problems.raise_any()
@@ -119,12 +99,10 @@ def _default_file(sweep: Sweep) -> Path:
 
 def render_report(sweep: Sweep) -> str:
     """Return the report of a sweep as HTML."""
-    data = report_data(sweep, draw_charts(sweep))
-    in_full = render_panels(sweep, data["errors"])
-    sections = render_sections(data)
-    return render_page(
-        data["name"], sections, script=vega_script(), panels=in_full, drawn=data["charts"]
-    )
+    drawn = charts.draw_charts(sweep)
+    data = report_data(sweep, drawn)
+    panels, sections = render_panels(sweep, data["errors"]), render_sections(data)
+    return render_page(data["name"], sections, script=vega_script(), panels=panels, drawn=drawn)
 
 
 def report_data(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,11 +128,11 @@ def report_data(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
         "trial_names": {one.trial_id: one.name for one in ranked},
         "charts": drawn,
         "cut": {
-            "curves": max(0, len(ranked) - MOST_CURVES),
-            "dots": MOST_DOTS,
-            "points": MOST_POINTS,
-            "others": OTHER_POINTS,
-            "bars": max(0, len(ranked) - MOST_BARS),
+            "curves": max(0, len(ranked) - charts.MOST_CURVES),
+            "dots": charts.MOST_DOTS,
+            "points": charts.MOST_POINTS,
+            "others": charts.OTHER_POINTS,
+            "bars": max(0, len(ranked) - charts.MOST_BARS),
         },
         "later": [
             later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
@@ -259,12 +237,8 @@ def _panel(
     for n, row in enumerate(newest):
         place = (row["generation"], row["iteration"], row["run"])
         if n < most or place == best:
-            own = {
-                "score": values.get(place),
-                "is_best": place == best,
-                "loads": _loads_one(sweep, row["checkpoint"]),
-            }
-            shown.append({**row, **own})
+            own = {"score": values.get(place), "is_best": place == best}
+            shown.append({**row, **own, "loads": _loads_one(sweep, row["checkpoint"])})
     return {
         "one": one,
         "status": one.trial.shown_status,
@@ -313,22 +287,11 @@ def render_page(
             addresses of ``news``, ``chart``, ``trial`` and the ``vega`` script; and, if it exists,
             the address of the list of sweeps (``home``).
     """
-    files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
-    return (
-        _environment()
-        .get_template("template.html")
-        .render(
-            name=name,
-            sections=sections,
-            script=script,
-            panels=panels or {},
-            charts=drawn or {},
-            live=live,
-            made=datetime.now(timezone.utc).timestamp(),
-            version=VERSION,
-            **files,
-        )
-    )
+    template = _environment().get_template("template.html")
+    own: dict[str, Any] = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
+    own |= {"made": datetime.now(timezone.utc).timestamp(), "version": VERSION}
+    shown = {"name": name, "sections": sections, "panels": panels or {}, "charts": drawn or {}}
+    return template.render(**shown, script=script, live=live, **own)
 
 
 def _file(name: str) -> str:

@@ -30,12 +30,7 @@ with extra("serve"):
     from starlette.middleware.base import BaseHTTPMiddleware
     from starlette.middleware.gzip import GZipMiddleware
     from starlette.requests import Request
-    from starlette.responses import (
-        HTMLResponse,
-        PlainTextResponse,
-        RedirectResponse,
-        Response,
-    )
+    from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
     from starlette.routing import Route
 
 

@@ -28,23 +28,17 @@ def given_or_newest(ctx: click.Context, parameter: click.Parameter, path: str | 
     Raises:
         tunekit.errors.ConfigError: If there is no sweep.
     """
-    if path is not None:
-        return absolute(path)
-    if ctx.resilient_parsing:  # shell completion
-        return None
-    filesystem, home = storage_at(absolute(RESULTS), None)
-    found = sweeps_below(filesystem, home)
+    if path is not None or ctx.resilient_parsing:  # the latter for shell completion
+        return path and absolute(path)
+    found = sweeps_below(*storage_at(RESULTS, None))
     if not found:
-        raise ConfigError(
-            f"tunekit {ctx.info_name}",
-            [
-                f"PATH is missing, and there is no sweep below {RESULTS}. Pass the folder of a "
-                "sweep, results.experiment_path, or its URI."
-            ],
+        why = (
+            f"PATH is missing, and there is no sweep below {RESULTS}. Pass the folder of a sweep, "
+            "results.experiment_path, or its URI."
         )
-    newest = found[0].path
-    click.echo(f"The newest sweep below {RESULTS}: {printable(newest)}", err=True)
-    return newest
+        raise ConfigError(f"tunekit {ctx.info_name}", [why])
+    click.echo(f"The newest sweep below {RESULTS}: {printable(found[0].path)}", err=True)
+    return found[0].path
 
 
 def listing_json(folder: str, top: int) -> dict[str, Any]:

@@ -20,6 +20,7 @@ import msgspec
 
 from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import GENERATION, ITERATION
+from tunekit.core.parameters import Parameter
 from tunekit.core.validation import Status, ValidationKey
 
 #: The largest line number, iteration and so on: the largest count that a float can represent.
@@ -34,7 +35,6 @@ _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 
-_Finite = Annotated[float, msgspec.Meta(ge=-1.7e308, le=1.7e308)]
 _Mode = Literal["min", "max"]
 
 _Kind = TypeVar("_Kind", bound="CheckpointEvent")
@@ -59,14 +59,6 @@ class _Validation(msgspec.Struct):
     def __post_init__(self) -> None:
         for text in self.constraints:
             Constraint(text)  # checks it
-
-
-class _Parameter(msgspec.Struct):
-    kind: Literal["float", "int", "choice"]
-    low: _Finite | None = None
-    high: _Finite | None = None
-    log: bool = False
-    choices: Sequence[Any] = ()
 
 
 class SessionHeader(msgspec.Struct, kw_only=True):
@@ -105,7 +97,7 @@ class SessionHeader(msgspec.Struct, kw_only=True):
     scheduler: _TypeAndSettings | None = None
     search_alg: _TypeAndSettings | None = None
     trainable: str | None = None
-    space: Mapping[str, _Parameter] = {}
+    space: Mapping[str, Parameter] = {}
     followed: str | None = None
     sweep: _Time | None = None
     name: str | None = None
@@ -390,27 +382,10 @@ class SessionClosed(JournalEvent, frozen=True, kw_only=True):
     finished: bool
 
 
-Event = (
-    TrialAdded
-    | Reported
-    | CheckpointSaved
-    | TrialEnded
-    | Waited
-    | TrialFailed
-    | TrialRetried
-    | TrialErrored
-    | Exploited
-    | ValidationRequested
-    | AttemptStarted
-    | AttemptBegan
-    | ValidationEnded
-    | Processed
-    | TrialResumed
-    | StopRequested
-    | SessionCutShort
-    | SnapshotTaken
-    | SessionClosed
-)
+_OfTrial = TrialAdded | Reported | TrialEnded | Waited | TrialFailed | TrialRetried | TrialErrored
+_OfDecision = CheckpointSaved | Exploited | Processed | TrialResumed | StopRequested
+_OfValidation = ValidationRequested | AttemptStarted | AttemptBegan | ValidationEnded
+Event = _OfTrial | _OfDecision | _OfValidation | SessionCutShort | SnapshotTaken | SessionClosed
 
 
 class Home:

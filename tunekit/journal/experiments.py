@@ -102,24 +102,14 @@ def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.F
         return []
 
 
-def part_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str | None:
-    """Return that a path is in a sweep, and what to pass instead; None if it is not.
-
-    The arguments are those of :func:`path_problem`.
-    """
+def sweep_above(filesystem: pyarrow.fs.FileSystem, path: str) -> str | None:
+    """Return the folder of the sweep that a path is in; None if there is none."""
     above = path.rstrip("/")
     for _ in range(_LEVELS_IN_A_SWEEP):
         above = posixpath.dirname(above)
         if above.strip("/") and _changed(filesystem, above) is not None:
-            sweep = _scheme(path, given) + above
-            return f"is a part of a sweep, not the sweep's own folder. Pass {sweep!r}."
+            return above
     return None
-
-
-def _scheme(path: str, given: str) -> str:
-    """Return what a URI has before a path, if anything."""
-    path, given = path.rstrip("/"), given.rstrip("/")
-    return given[: -len(path)] if path and given.endswith(path) else ""
 
 
 def path_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str:
@@ -133,11 +123,12 @@ def path_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") 
     Raises:
         OSError: If the storage fails.
     """
-    path, scheme = path.rstrip("/"), _scheme(path, given)
+    path, given = path.rstrip("/"), given.rstrip("/")
+    scheme = given[: -len(path)] if path and given.endswith(path) else ""
     if _changed(filesystem, path) is not None:
         return f"has a folder {SERIES!r}, so it is a sweep with a missing file. Put that back."
-    if (part := part_problem(filesystem, path, given)) is not None:
-        return part
+    if (above := sweep_above(filesystem, path)) is not None:
+        return f"is a part of a sweep, not the sweep's own folder. Pass {scheme + above!r}."
     what, around, deep = f"has no folder {SERIES!r}", path, _DEPTH
     kind = filesystem.get_file_info(path).type
     if kind in (pyarrow.fs.FileType.File, pyarrow.fs.FileType.Unknown):  # the latter is a device

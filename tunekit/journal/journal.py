@@ -245,10 +245,7 @@ def _written_before(folder: Folder, series: str) -> int:
 
 
 def events_in(
-    source: str | Path,
-    filesystem: pyarrow.fs.FileSystem | None = None,
-    *,
-    unpickle: bool = False,
+    source: str | Path, filesystem: pyarrow.fs.FileSystem | None = None, *, unpickle: bool = False
 ) -> list[Event]:
     """Return the events of an experiment's newest sweep, in order.
 

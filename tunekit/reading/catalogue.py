@@ -15,7 +15,7 @@ import pyarrow.fs
 
 from tunekit._ray.storage import absolute, check_path, joined
 from tunekit.core.timing import Clock, Pace
-from tunekit.journal.experiments import part_problem, path_problem, sweeps_below
+from tunekit.journal.experiments import path_problem, sweep_above, sweeps_below
 from tunekit.messages.problems import Problems
 from tunekit.reading.sweep import Follower, outline
 
@@ -72,8 +72,7 @@ class Catalogue:
     ):
         problems = Problems(call)
         self._clock, self._pace, self._listing = clock or time, Pace(_SHARE), threading.Lock()
-        self._known: dict[str, dict[str, Any]] = {}
-        self._followers: dict[str, Follower] = {}
+        self._known: dict[str, tuple[dict[str, Any], Follower | None]] = {}
         self._roots: list[tuple[pyarrow.fs.FileSystem, str, str]] = []
         for given in paths:
             found = check_path(given, None, problems)
@@ -81,9 +80,8 @@ class Catalogue:
                 continue
             given, (filesystem, home) = os.fsdecode(given), found
             is_folder = filesystem.get_file_info(home).type == pyarrow.fs.FileType.Directory
-            wrong = (part_problem if is_folder else path_problem)(*found, given)
-            if wrong is not None and not (is_folder and sweeps_below(*found)):
-                problems.add(f"path={given!r} {wrong}")
+            if not is_folder or (sweep_above(*found) is not None and not sweeps_below(*found)):
+                problems.add(f"path={given!r} {path_problem(*found, given)}")
             self._roots.append((filesystem, home.rstrip("/") or home, absolute(given)))
         problems.raise_any()
 
@@ -104,7 +102,7 @@ class Catalogue:
                 found.setdefault(key, Entry(key, name, *where, sweep.changed))
         return found
 
-    def outlines(self, **goal: str | None) -> list[dict[str, Any]]:
+    def outlines(self, **goal: Any) -> list[dict[str, Any]]:
         """Return short summaries of the sweeps: running ones first, then the newest.
 
         A sweep is read when its journal has changed, and while it is running. The new lines of the
@@ -121,22 +119,22 @@ class Catalogue:
             OSError: As for :meth:`find`.
         """
         with self._listing:
-            began, found = self._clock.monotonic(), []
-            followers: dict[str, Follower] = {}
+            began, running = self._clock.monotonic(), 0
+            known: dict[str, tuple[dict[str, Any], Follower | None]] = {}
             is_ready = self._pace.is_ready(began)
             for entry in sorted(self.find().values(), key=lambda entry: -entry.changed):
-                row, follower = self._known.get(entry.key, {}), self._followers.get(entry.key)
+                row, follower = self._known.get(entry.key, ({}, None))
                 if is_ready if row.get("state") == "running" else row.get("entry") != entry:
                     row = {"entry": entry}
-                    if len(found) < _MOST_READ:
-                        where = (entry.filesystem, entry.path)
-                        follower = follower or Follower(*where, clock=self._clock, **goal)
-                        row |= outline(follower)
-                if follower and row.get("state") == "running" and len(followers) < _MOST_FOLLOWED:
-                    followers[entry.key] = follower
-                found.append(row)
-            self._followers = followers
-            self._known = {row["entry"].key: row for row in found if "state" in row}
+                if len(row) == 1 and len(known) < _MOST_READ:
+                    where = (entry.filesystem, entry.path)
+                    follower = follower or Follower(*where, clock=self._clock, **goal)
+                    row |= outline(follower)
+                keeps = row.get("state") == "running" and running < _MOST_FOLLOWED
+                running += keeps
+                known[entry.key] = (row, follower if keeps else None)
+            self._known = known
             if is_ready:
                 self._pace.ran(began, self._clock.monotonic())
+        found = [row for row, _ in known.values()]
         return sorted(found, key=lambda row: row.get("state") != "running")

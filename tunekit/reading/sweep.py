@@ -348,29 +348,15 @@ class Sweep:
         front = front_of(self.timeline, objectives)
         return [self._found(trial_id, scored, first) for trial_id, scored in front]
 
-    def _found(
-        self,
-        trial_id: str,
-        winning: ScoredCheckpoint,
-        metric: str,
-    ) -> BestCheckpoint:
+    def _found(self, trial_id: str, winning: ScoredCheckpoint, metric: str) -> BestCheckpoint:
         score, path = winning.value(metric), winning.checkpoint
         assert score is not None  # otherwise it would not be the best
         at, checkpoint = self.filesystem, None
         if at is not None and is_inside(at, self.path, path) and exists(at, path):
             checkpoint = checkpoint_at(path, at)
-        return BestCheckpoint(
-            trial_id=trial_id,
-            generation=winning.generation,
-            iteration=winning.iteration,
-            metric=metric,
-            score=score,
-            metrics=winning.metrics,
-            config=self.timeline.config_of(trial_id, winning.generation),
-            path=path,
-            checkpoint=checkpoint,
-            violation=winning.violation,
-        )
+        config, violation = self.timeline.config_of(trial_id, winning.generation), winning.violation
+        found, metrics = (trial_id, *winning.place), winning.metrics
+        return BestCheckpoint(*found, metric, score, metrics, config, path, checkpoint, violation)
 
     @showing_messages()
     def validate(
@@ -576,6 +562,11 @@ class Sweep:
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by.
         """
         best = self._first(self.ranking(), str(self.metric))
+        front = self.pareto() if len(self.objectives) > 1 else ()
+
+        def values_of(one: BestCheckpoint) -> dict[str, Any]:
+            return {name: flatten(one.metrics)[name] for name in self.objectives}
+
         return {
             "path": self.path,
             "followed": self.newest_session.get("followed"),
@@ -586,13 +577,7 @@ class Sweep:
             "constraints": [one.text for one in self.constraints],
             **summary_json(self.timeline, self.driver),
             "best": best and best_json(best),
-            "pareto": [
-                {
-                    **best_json(one),
-                    "objectives": {name: flatten(one.metrics)[name] for name in self.objectives},
-                }
-                for one in (self.pareto() if len(self.objectives) > 1 else ())
-            ],
+            "pareto": [{**best_json(one), "objectives": values_of(one)} for one in front],
         }
 
     def __repr__(self) -> str:
