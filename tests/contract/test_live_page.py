@@ -260,6 +260,23 @@ def test_not_all_running_sweeps_are_kept_in_memory(tmp_path, read_lines, monkeyp
     assert len(read_lines) == first + first // 3, "one of them was read again"
 
 
+def test_the_list_takes_a_share_of_the_time(home, monkeypatch):
+    trial(running(home), "a", 0.5)
+    clock, began = FakeClock(), list[float]()
+
+    def outline(follower: Follower) -> dict[str, Any]:
+        began.append(clock.monotonic())
+        clock.sleep(3)
+        return {"state": "running"}
+
+    monkeypatch.setattr(catalogues, "outline", outline)
+    catalogue = Catalogue([str(home.parent)], clock=clock)
+    for _ in range(20):
+        assert [row["state"] for row in catalogue.outlines()] == ["running"]
+        clock.sleep(1)
+    assert began == [0, 10, 20]
+
+
 def test_a_sweep_that_ends_is_listed_with_its_end(home):
     journal, clock = running(home), FakeClock()
     trial(journal, "a", 0.5)
@@ -310,12 +327,27 @@ def test_what_is_wrong_with_a_sweep_is_on_its_page(journal, home, monkeypatch):
         live = LiveSweep(entry_of(home), NOTHING, clock)
         live.first()
         assert "ZeroDivisionError" in live.parts["summary"]
-        clock.sleep(0.01)  # so soon, nothing is tried again
         live.step()
         assert "ZeroDivisionError" in live.news("")["trouble"]
     clock.sleep(10)
     live.step()
     assert live.trouble == "" and "Best: trial <b>b</b>" in live.parts["summary"]
+
+
+def test_what_cannot_be_read_is_not_read_again_at_once(journal, home, monkeypatch):
+    clock, polls = FakeClock(), list[float]()
+
+    def fail(self: Follower) -> bool:
+        polls.append(clock.monotonic())
+        raise OSError("the storage is gone")
+
+    monkeypatch.setattr(Follower, "poll", fail)
+    live = LiveSweep(entry_of(home), NOTHING, clock)
+    for _ in range(10):
+        live.step()
+        assert "the storage is gone" in live.trouble
+        clock.sleep(0.125)
+    assert polls == [0, 0.5, 1]
 
 
 def test_what_could_not_be_added_is_read_again(journal, home, monkeypatch):

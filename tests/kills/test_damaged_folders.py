@@ -270,9 +270,8 @@ def test_a_forged_line_is_read_or_an_error_that_names_it(tmp_path, series, kind,
     loaded.later_validations.to_csv()
     loaded.to_optuna()
     for trial_id in "ab":
-        repr(
-            (loaded.lineage, loaded.lineage.ancestors(trial_id), loaded.lineage.schedule(trial_id))
-        )
+        assert len(loaded.lineage.ancestors(trial_id)) <= len(loaded.lineage)
+        repr((loaded.lineage, loaded.lineage.schedule(trial_id)))
 
 
 def restored(home: Path) -> str:

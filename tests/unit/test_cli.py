@@ -25,6 +25,7 @@ from tests.support.kills import Killed, killed_after
 from tests.support.readers import session, trial, tunekit_
 from tests.support.schedulers import asha
 from tests.support.sweeps import Ran, quality, sweep
+from tunekit.board import page
 from tunekit.board.page import write_page
 from tunekit.cli import commands, main
 from tunekit.cli.status import format_status, status_json
@@ -515,6 +516,16 @@ def test_a_report_that_cannot_be_written_is_a_line(ended, tmp_path, name, says):
     result = tunekit_("report", ended[0], "--output", tmp_path / name)
     assert says in result.stderr and result.stderr.count("\n") == 1 and result.exit_code in (1, 2)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"], "and nothing is left behind"
+
+
+def test_a_full_disk_is_a_line_that_names_the_report(ended, tmp_path, monkeypatch):
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path.with_name(".0123.draft")))
+
+    monkeypatch.setattr(page, "replace_file", fail)
+    result = tunekit_("report", ended[0], "--output", tmp_path / "r.html")
+    says = f"Error: [Errno 28] No space left on device: {str(tmp_path / 'r.html')!r}\n"
+    assert (result.exit_code, result.stderr) == (1, says)
 
 
 @pytest.mark.parametrize("path", [3, ["a"], Path])

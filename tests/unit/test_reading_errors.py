@@ -49,6 +49,9 @@ def test_a_name_that_is_not_utf8_hides_nothing(tmp_path):
     with pytest.raises(tunekit.errors.ConfigError, match=r"does not exist.*good"):
         tunekit.load(tmp_path / "none")
     assert [one.path for one in sweeps_below(LOCAL, str(tmp_path))] == [str(tmp_path / "good")]
+    storage = PyFileSystem(FSSpecHandler(fsspec.filesystem("file")))
+    with pytest.raises(tunekit.errors.ConfigError, match="does not exist"):
+        tunekit.load(str(tmp_path / "none"), storage)
     assert paths_in(LOCAL, str(tmp_path)) == [str(tmp_path / "good")]
     assert changed_at(LOCAL, str(tmp_path)) is not None
 

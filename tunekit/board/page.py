@@ -73,9 +73,9 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
     problems.instance("sweep", sweep, Sweep, "Pass tunekit.load(path).")
     problems.optional("path", path, (str, os.PathLike), fix)
     problems.raise_any()
+    path = path or _default_file(sweep)
     try:
-        file = Path(os.fsdecode(path or _default_file(sweep)))
-        os.access(file, os.F_OK)  # checks the name
+        os.access(file := Path(os.fsdecode(path)), os.F_OK)  # checks the name
         if file.exists() and not file.is_file():  # a device would be replaced
             problems.add(f"path={str(path)!r} is a folder, or not a plain file. {fix}")
         elif not file.parent.is_dir():
