@@ -21,8 +21,8 @@ from tunekit.reading.sweep import Follower, outline
 
 # The number of sweeps, the newest ones, whose state is shown, and of running ones in memory.
 _MOST_READ, _MOST_FOLLOWED = 100, 8
-# The largest share of the time that running sweeps are read.
-_SHARE = 0.3
+# The minimum number of seconds between two reads of running sweeps, however many requests come.
+_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,8 @@ class Catalogue:
     def __init__(
         self, paths: Sequence[str], call: str = "tunekit serve", clock: Clock | None = None
     ):
-        problems = Problems(call)
-        self._clock, self._pace, self._listing = clock or time, Pace(_SHARE), threading.Lock()
+        problems, self._clock = Problems(call), clock or time
+        self._pace, self._listing = Pace(1.0, _INTERVAL_S), threading.Lock()
         self._known: dict[str, tuple[dict[str, Any], Follower | None]] = {}
         self._roots: list[tuple[pyarrow.fs.FileSystem, str, str]] = []
         for given in paths:
