@@ -262,9 +262,7 @@ class PromotionASHA(_SuccessiveHalving):
         brackets: int = 1,
     ):
         problems = Problems("PromotionASHA")
-        problems.instance("metric", metric, (str, type(None)), "Pass the name of a metric.")
-        if mode is not None:
-            problems.choice("mode", mode, ["min", "max"])
+        problems.goal(metric, mode)
         super().__init__(
             problems,
             metric,
@@ -316,7 +314,7 @@ class MOASHA(_SuccessiveHalving):
         >>> MOASHA(metrics={"accuracy": "highest"})
         Traceback (most recent call last):
         tunekit.errors.ConfigError: MOASHA: 2 problems:
-          - metrics={'accuracy': 'highest'} names fewer than two. ASHAScheduler takes one.
+          - metrics={'accuracy': 'highest'} names fewer than two. Pass...
           - metrics['accuracy']='highest' is not one of 'min', 'max'. Use one of these.
     """
 
@@ -331,18 +329,8 @@ class MOASHA(_SuccessiveHalving):
         promotes: bool = False,
     ):
         problems = Problems("MOASHA")
-        fix = 'Pass {"name": "max" or "min", ...}.'
-        if not problems.instance("metrics", metrics, Mapping, fix):
-            metrics = {}
-        else:
-            if len(metrics) < 2:
-                problems.add(
-                    f"metrics={format_argument(dict(metrics))} names fewer than two. ASHAScheduler "
-                    "takes one."
-                )
-            for name, mode in metrics.items():
-                problems.instance("A key of metrics,", name, str, "Pass names of metrics.")
-                problems.choice(f"metrics[{name!r}]", mode, ["min", "max"])
+        problems.goals(metrics)
+        metrics = metrics if isinstance(metrics, Mapping) else {}
         super().__init__(
             problems,
             *next(iter(metrics.items()), (None, None)),

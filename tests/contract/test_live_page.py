@@ -7,7 +7,9 @@ import json
 import re
 import shutil
 import socket
+import string
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,7 @@ from tests.support.fakes import FakeClock
 from tests.support.readers import NOTHING, score, session, trial, tunekit_
 from tunekit.board import serve
 from tunekit.board.charts import draw_charts
-from tunekit.board.live import Catalogue, LiveSweep, ServedSweep
+from tunekit.board.live import LiveSweep
 from tunekit.board.page import (
     render_index,
     render_panels,
@@ -34,10 +36,16 @@ from tunekit.board.page import (
     script_json,
 )
 from tunekit.board.serve import HEADERS, Application
-from tunekit.core.events import Reported
+from tunekit.core.events import Reported, SessionClosed
+from tunekit.core.timeline import Timeline
+from tunekit.journal import journal as journals
 from tunekit.journal.journal import Journal
+from tunekit.journal.lock import DriverLock
 from tunekit.journal.storage import RemoteFolder
 from tunekit.messages.problems import Problems
+from tunekit.reading import catalogue as catalogues
+from tunekit.reading.catalogue import Catalogue, Entry
+from tunekit.reading.sweep import Follower
 
 TOKEN = "t0ken-" * 5
 
@@ -76,8 +84,8 @@ def browser(journal, home, browsers) -> Browser:
     return opened
 
 
-def entry_of(home: Path) -> ServedSweep:
-    return ServedSweep("0" * 16, home.name, pyarrow.fs.LocalFileSystem(), str(home), str(home), 0.0)
+def entry_of(home: Path) -> Entry:
+    return Entry("0" * 16, home.name, pyarrow.fs.LocalFileSystem(), str(home), str(home), 0.0)
 
 
 def key_of(home: Path) -> str:
@@ -195,9 +203,183 @@ def test_the_list_has_all_sweeps_below_a_folder_and_their_state(tmp_path):
     assert "finished/sweep" not in text and ">new<" in text
 
 
+def running(home: Path) -> Journal:
+    """Begin a sweep whose driver is this process."""
+    DriverLock(pyarrow.fs.LocalFileSystem(), str(home)).claim()
+    return session(home)
+
+
+@pytest.fixture
+def read_lines(monkeypatch) -> list[int]:
+    """The numbers of the lines that are read, in order."""
+    numbers: list[int] = []
+    read = journals._event
+
+    def noted(line: bytes, *known: Any, **options: Any) -> Any:
+        event = read(line, *known, **options)
+        numbers.append(event.n)
+        return event
+
+    monkeypatch.setattr(journals, "_event", noted)
+    return numbers
+
+
+def test_the_list_reads_each_line_of_a_running_sweep_once(home, read_lines):
+    journal, clock = running(home), FakeClock()
+    trial(journal, "a", 0.5)
+    catalogue = Catalogue([str(home.parent)], clock=clock)
+    for value in (0.6, 0.7, 0.8):
+        [row] = catalogue.outlines()
+        score(journal, "a", round(10 * value), value)
+        clock.sleep(10)
+    [row] = catalogue.outlines()
+    assert (row["state"], row["best"]["score"]) == ("running", 0.8)
+    assert read_lines == list(range(2, journal.last + 1))
+
+
+def test_requests_at_once_read_a_sweep_once(home, read_lines):
+    journal = running(home)
+    trial(journal, "a", 0.5)
+    catalogue = Catalogue([str(home.parent)], clock=FakeClock())
+    with ThreadPoolExecutor(10) as pool:
+        found = list(pool.map(lambda _: catalogue.outlines(), range(10)))
+    assert all(row["best"]["score"] == 0.5 for [row] in found)
+    assert read_lines == list(range(2, journal.last + 1))
+
+
+def test_not_all_running_sweeps_are_kept_in_memory(tmp_path, read_lines, monkeypatch):
+    monkeypatch.setattr(catalogues, "_MOST_FOLLOWED", 2)
+    for name in "abc":
+        trial(running(tmp_path / name), name, 0.5)
+    clock = FakeClock()
+    catalogue = Catalogue([str(tmp_path)], clock=clock)
+    assert len(catalogue.outlines()) == 3
+    first = len(read_lines)
+    clock.sleep(10)
+    assert [row["state"] for row in catalogue.outlines()] == ["running"] * 3
+    assert len(read_lines) == first + first // 3, "one of them was read again"
+
+
+def test_the_list_is_as_of_half_a_second_ago_at_most(home, monkeypatch):
+    trial(running(home), "a", 0.5)
+    clock, began = FakeClock(), list[float]()
+
+    def outline(follower: Follower) -> dict[str, Any]:
+        began.append(clock.monotonic())
+        clock.sleep(3)
+        return {"state": "running"}
+
+    monkeypatch.setattr(catalogues, "outline", outline)
+    catalogue = Catalogue([str(home.parent)], clock=clock)
+    for _ in range(5):
+        assert [row["state"] for row in catalogue.outlines()] == ["running"]
+        clock.sleep(0.25)
+    assert began == [0, 3.5, 7]
+
+
+def test_a_sweep_that_ends_is_listed_with_its_end(home):
+    journal, clock = running(home), FakeClock()
+    trial(journal, "a", 0.5)
+    catalogue = Catalogue([str(home.parent)], clock=clock)
+    catalogue.outlines()
+    journal.append(SessionClosed(time=1e9 + 9, finished=True))
+    clock.sleep(10)
+    assert [row["state"] for row in catalogue.outlines()] == ["finished"]
+
+
+def fails_for(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let the summary of one sweep fail, as a fault of tunekit's would."""
+    summary = tunekit.Sweep.summary
+
+    def fail(self: tunekit.Sweep) -> dict[str, Any]:
+        return {"state": 1 / 0} if self.path.endswith(name) else summary(self)
+
+    monkeypatch.setattr(tunekit.Sweep, "summary", fail)
+
+
+def test_what_is_wrong_with_one_sweep_does_not_end_the_list(tmp_path, browsers, monkeypatch):
+    for name in ("good", "odd"):
+        trial(session(tmp_path / name), "a", 0.5)
+    fails_for(monkeypatch, "odd")
+    page = browsers(tmp_path).get("/all", cookie=f"tunekit={TOKEN}")
+    assert page.status == 200 and "ZeroDivisionError" in page.text
+    assert 'data-value="0.5"' in page.text
+    result = tunekit_("list", tmp_path, "--json")
+    rows = {row["name"]: row for row in json.loads(result.stdout)["sweeps"]}
+    assert rows["good"]["best"]["score"] == 0.5
+    assert rows["odd"]["state"] == "unreadable" and "ZeroDivisionError" in rows["odd"]["reason"]
+
+
+def test_a_storage_that_fails_is_an_answer_in_words(browser, monkeypatch):
+    def fail(*known: Any) -> Any:
+        raise OSError("the bucket is gone")
+
+    monkeypatch.setattr(catalogues, "sweeps_below", fail)
+    for target in ("/", "/all"):
+        answer = browser.get(target)
+        assert answer.status == 503 and "the bucket is gone" in answer.text
+
+
+def test_what_is_wrong_with_a_sweep_is_on_its_page(journal, home, monkeypatch):
+    clock = FakeClock()
+    with monkeypatch.context() as patch:
+        fails_for(patch, home.name)
+        live = LiveSweep(entry_of(home), NOTHING, clock)
+        live.first()
+        assert "ZeroDivisionError" in live.parts["summary"]
+        live.step()
+        assert "ZeroDivisionError" in live.news("")["trouble"]
+    clock.sleep(10)
+    live.step()
+    assert live.trouble == "" and "Best: trial <b>b</b>" in live.parts["summary"]
+
+
+def test_what_cannot_be_read_is_not_read_again_at_once(journal, home, monkeypatch):
+    clock, polls = FakeClock(), list[float]()
+
+    def fail(self: Follower) -> bool:
+        polls.append(clock.monotonic())
+        raise OSError("the storage is gone")
+
+    monkeypatch.setattr(Follower, "poll", fail)
+    live = LiveSweep(entry_of(home), NOTHING, clock)
+    for _ in range(10):
+        live.step()
+        assert "the storage is gone" in live.trouble
+        clock.sleep(0.125)
+    assert polls == [0, 0.5, 1]
+
+
+def test_what_could_not_be_added_is_read_again(journal, home, monkeypatch):
+    follower = Follower(pyarrow.fs.LocalFileSystem(), str(home))
+    follower.poll()
+    score(journal, "a", 2, 0.9)
+    with monkeypatch.context() as patch:
+        patch.setattr(Timeline, "extend", lambda self, events: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            follower.poll()
+    assert follower.poll() and follower.sweep.timeline.trials["a"].iteration == 2
+
+
 def test_one_sweep_needs_no_list(journal, home, browsers):
     answer = browsers(home).get("/", cookie=f"tunekit={TOKEN}")
     assert (answer.status, answer.headers["location"]) == (307, f"/sweeps/{key_of(home)}")
+
+
+@pytest.mark.parametrize("below", ["journal", "train_a", "train_a/checkpoint_000001", "gone"])
+@pytest.mark.parametrize("command", ["serve", "list"])
+def test_a_path_in_a_sweep_is_an_error_that_names_the_sweep(journal, home, command, below):
+    (home / "train_a/checkpoint_000001").mkdir(parents=True)
+    result = tunekit_(command, home / below)
+    assert result.exit_code == 2
+    assert f"is a part of a sweep, not the sweep's own folder. Pass {str(home)!r}" in result.stderr
+
+
+def test_sweeps_in_the_folder_of_a_sweep_are_served(journal, home):
+    trial(session(home / "inner/other"), "a")
+    [entry] = Catalogue([str(home / "inner")]).find().values()
+    assert entry.name == "other"
+    assert Catalogue([str(home / "inner/other")]).find()
 
 
 def test_what_cannot_be_served_is_said_at_once(tmp_path):
@@ -444,7 +626,9 @@ def test_it_listens_on_this_machine_alone_and_takes_a_port_that_is_free(monkeypa
             address, found = listener.getsockname()
             assert address == "127.0.0.1" and found != number
         assert serve.listen("127.0.0.1", number, problems) is None
-    with pytest.raises(tunekit.errors.ConfigError, match=f"port={number} cannot be listened on"):
+    assert serve.listen("x" * 300, None, problems) is None
+    says = f"(?s)port={number} cannot be listened on.*'xxx.* cannot be listened on"
+    with pytest.raises(tunekit.errors.ConfigError, match=says):
         problems.raise_any()
 
 
@@ -470,6 +654,36 @@ def test_everybody_needs_the_token_that_is_printed(host, journal, home, monkeypa
     monkeypatch.setenv(serve.TOKEN, "short")
     with pytest.raises(tunekit.errors.ConfigError, match="has 5 characters"):
         serve.serve([str(home)], host=host, port=0)
+
+
+def started(home: Path, monkeypatch: pytest.MonkeyPatch, token: str) -> tuple[str, Application]:
+    """Start a server, without serving; return the printed address, and what would answer."""
+    made: list[Application] = []
+    monkeypatch.setattr(serve, "Application", lambda *a, **k: made.append(Application(*a, **k)))
+    monkeypatch.setattr(serve, "lower_priority", lambda: None)
+    monkeypatch.setattr(serve.uvicorn.Server, "run", lambda self, sockets: None)
+    monkeypatch.setenv(serve.TOKEN, token)
+    printed: list[str] = []
+    serve.serve([str(home)], port=0, ready=printed.append)
+    return printed[0], made[0]
+
+
+@pytest.mark.parametrize("odd", list(string.punctuation + " "))
+def test_the_address_that_is_printed_lets_in_with_any_token(odd, journal, home, monkeypatch):
+    address, app = started(home, monkeypatch, f"{odd}{'token' * 4}{odd}{odd}")
+    browser = Browser(app)
+    parts = urlsplit(address)
+    opened = browser.get(f"/all?{parts.query}&a=b%26c")
+    assert (opened.status, opened.headers["location"]) == (303, "/all?a=b%26c")
+    assert not parts.fragment and browser.cookies
+    assert browser.get("/all").status == 200
+    browser.close()
+
+
+@pytest.mark.parametrize("odd", ["\n", "\x7f", "\xe9", "\N{SNOWMAN}", "\udcff"])
+def test_a_token_that_no_cookie_can_carry_is_refused(odd, journal, home, monkeypatch):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"TUNEKIT_SERVE_TOKEN.*ASCII.*secrets"):
+        started(home, monkeypatch, "token" * 4 + odd)
 
 
 def test_a_path_that_is_no_sweep_is_said_in_a_line(tmp_path):

@@ -17,11 +17,14 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tests.support import readers
 from tests.support.kills import Killed, killed_after
 from tests.support.schedulers import pbt, seed_all
 from tests.support.sweeps import LENGTH, Endless, Ran, sweep
 from tunekit._ray.tuner import described_space
 from tunekit.core.parameters import parameters_of
+from tunekit.journal.journal import Journal
+from tunekit.journal.storage import LocalFolder
 from tunekit.reading.optuna_study import distribution_of
 
 SPACE = {
@@ -49,6 +52,17 @@ def ended(tmp_path_factory) -> tuple[Ran, tunekit.Sweep, optuna.Study]:
     ran = recorded(asha(tmp_path_factory.mktemp("asha"), run=False), SPACE)
     sweep = tunekit.load(ran.home)
     return ran, sweep, sweep.to_optuna()
+
+
+@pytest.mark.parametrize("low", [float("nan"), float("-inf"), None])
+def test_a_recorded_range_without_limits_is_inferred(tmp_path, low):
+    space = {"lr": {"kind": "float", "low": low, "high": 1.0}}
+    about = {"time": 1e9, "required": ["accuracy"], "mode": "max", "space": space}
+    journal = Journal(LocalFolder(tmp_path), about=about)
+    for name, lr in (("a", 0.1), ("b", 0.2)):
+        readers.trial(journal, name, 0.5, lr=lr)
+    found = tunekit.load(tmp_path).to_optuna().trials[0].distributions["lr"]
+    assert (found.low, found.high) == (0.1, 0.2)
 
 
 def test_values_and_intermediate_values_are_the_validated_ones(ended):

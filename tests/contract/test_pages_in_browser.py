@@ -24,10 +24,10 @@ from tests.contract.test_reading_matches_files import asha, pbt
 from tests.support.chromium import CHROMIUM, Chromium, Tab, script
 from tests.support.readers import score, session, trial
 from tunekit.board import serve
-from tunekit.board.live import Catalogue
 from tunekit.board.page import write_page
 from tunekit.board.serve import Application
 from tunekit.messages.problems import Problems
+from tunekit.reading.catalogue import Catalogue
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)"),

@@ -7,21 +7,25 @@ import os
 import random
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
+from tests.kills.test_hostile_folders import shown
 from tests.support.invariants import JournalSummary, check_journal
-from tests.support.journals import lines_of, write_lines
+from tests.support.journals import lines_of, odd_json, places_in, put, write_lines
 from tests.support.kills import run_killed
+from tests.support.readers import score, session, trial
 from tests.support.restores import prepare_restore, restoring
 from tests.support.seeds import seeds
 from tests.support.sweeps import sweep
-from tunekit.journal.journal import events_in
+from tunekit.core.events import Exploited
+from tunekit.journal.journal import Journal, events_in
+from tunekit.journal.storage import LocalFolder
 
 
 def one_after_the_other(folder: Path, **options: Any) -> Any:
@@ -133,35 +137,6 @@ def test_a_changed_journal_is_an_error_or_the_same_history(recorded, tmp_path, s
         damaged.write_bytes(content)
 
 
-#: What a value may be changed into.
-NUMBERS = [-1, 0, 2**53, 10**30, 1e300, -1e300, float("nan"), float("inf")]
-TEXTS = ["", "\ud800", "a:0:1:1", "x" * 300, "../..", "\x1b[2J"]
-OTHERS = [None, True, [], {}, [[]], {"a": {}}, {"training_iteration": -1}]
-
-
-def places_in(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Return where in a line there are values."""
-    found = [above] if above else []
-    if not isinstance(value, (dict, list)):
-        return found
-    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
-        found += places_in(part, (*above, key))
-    return found
-
-
-def put(line: Any, place: tuple[Any, ...], change: Callable[[Any, Any], None]) -> None:
-    for key in place[:-1]:
-        line = line[key]
-    change(line, place[-1])
-
-
-def deep() -> Any:
-    value: Any = 1
-    for _ in range(400):
-        value = {"in": value}
-    return value
-
-
 def forged(draw: random.Random, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Change values in lines, or their order, with the numbers that belong to it."""
     for _ in range(draw.randrange(1, 4)):
@@ -171,7 +146,7 @@ def forged(draw: random.Random, lines: list[dict[str, Any]]) -> list[dict[str, A
             case 0:
                 put(lines[at], place, lambda part, key: part.pop(key))
             case 1 | 2 | 3:
-                odd = draw.choice([*NUMBERS, *TEXTS, *OTHERS, deep()])
+                odd = odd_json(draw)
                 put(lines[at], place, lambda part, key: part.__setitem__(key, odd))  # noqa: B023
             case 4:
                 lines.insert(draw.randrange(1, len(lines) + 1), dict(draw.choice(lines[1:])))
@@ -194,6 +169,109 @@ def test_lines_that_somebody_has_made_up_are_read_or_a_journal_error(recorded, t
             events_in(tmp_path, unpickle=True)
         except tunekit.errors.JournalError as error:
             assert str(error).startswith("journal/000001.jsonl")
+
+
+#: Fields of a session's first line, each with a value that no session has written.
+ODD_HEADS = {
+    "required": 3,
+    "mode": ["max"],
+    "objectives": None,
+    "time": "noon",
+    "after": -1,
+    "follows": 7,
+    "begins": "yes",
+    "followed": ["/run"],
+    "trainable": {},
+    "sweep": "first",
+    "validation.constraints": "latency_ms <= 20",
+    "validation": {"constraints": ["latency_ms < 20"]},
+    "space": {"lr": {"kind": "float", "low": "1e-5", "high": 1}},
+    "cluster": {"nodes": 1, "resources": {"memory": "much"}},
+    "scheduler": {"settings": {}},
+    "packages": ["torch"],
+}
+
+
+def with_head(home: Path, change: str, odd: Any) -> Path:
+    """Make a sweep whose first line has an odd value, with a right checksum."""
+    trial(session(home), "a", 0.5, lr=0.1)
+    file = home / "journal/000001.jsonl"
+    head, *lines = lines_of(file)
+    *above, name = change.split(".")
+    within = head
+    for key in above:
+        within = within.setdefault(key, {})
+    within[name] = odd
+    write_lines(file, [head, *lines])
+    return home
+
+
+@pytest.mark.parametrize("change", ODD_HEADS)
+def test_an_odd_first_line_is_an_error_that_names_file_line_and_field(tmp_path, change):
+    home = with_head(tmp_path, change, ODD_HEADS[change])
+    field = change.split(".")[0]
+    with pytest.raises(
+        tunekit.errors.JournalError, match=rf"journal/000001.jsonl, line 1.*{field}"
+    ):
+        tunekit.load(home)
+
+
+def test_a_session_whose_first_line_could_not_be_read_does_not_begin(tmp_path):
+    with pytest.raises(msgspec.ValidationError, match="mode"):
+        Journal(LocalFolder(tmp_path), about={"mode": "largest"})
+    assert not (tmp_path / "journal").exists()
+
+
+def with_all(home: Path) -> Path:
+    """Make a sweep with exploits and later validations."""
+    journal, about = session(home), {"time": 1e9, "sweep": 1e9, "name": "late", "function": "f"}
+    for name in "ab":
+        trial(journal, name, 0.5, lr=0.1)
+    known = {"trial_id": "b", "generation": 1, "donor_id": "a", "donor_generation": 0}
+    exploit = Exploited(**known, reached=1, iteration=1, checkpoint="./a", config={"lr": 0.2})
+    journal.append(exploit)
+    later = Journal(LocalFolder(home), series="validations/late", about=about)
+    for name in "ab":
+        score(later, name, 1, {"robust": 0.5})
+    return home
+
+
+#: Changes of a line that once ended a reader with a traceback: the file and the event of the line,
+#: and the values that it gets.
+FORGED: list[tuple[str, str, dict[str, Any]]] = [
+    ("journal", "reported", {"report": {"training_iteration": 1, "generation": [[]]}}),
+    ("journal", "reported", {"report": {"training_iteration": 1, "generation": ""}}),
+    ("journal", "reported", {"report": {"training_iteration": "a:0:1:1"}}),
+    ("journal", "reported", {"report": {"training_iteration": 1, "\ud800": ""}}),
+    ("journal", "exploited", {"donor_config": {"lr": "\ud800"}}),
+    ("journal", "exploited", {"config": {"\ud800": 1}}),
+    ("journal", "exploited", {"donor_id": "b", "donor_generation": 1}),
+    ("journal", "exploited", {"donor_id": "c", "donor_generation": 7}),
+    ("validations/late", "validation_requested", {"id": ""}),
+    ("validations/late", "validation_requested", {"trial_id": ""}),
+    ("validations/late", "validation_ended", {"metrics": {"robust": ""}}),
+]
+
+
+@pytest.mark.parametrize(("series", "kind", "forged"), FORGED, ids=repr)
+def test_a_forged_line_is_read_or_an_error_that_names_it(tmp_path, series, kind, forged):
+    home = with_all(tmp_path / "sweep")
+    file = home / f"{series}/000001.jsonl"
+    lines = lines_of(file)
+    next(line for line in lines if line.get("event") == kind).update(forged)
+    write_lines(file, lines)
+    shown(home, tmp_path)
+    try:
+        loaded = tunekit.load(home)
+    except tunekit.errors.JournalError as error:
+        assert str(error).startswith(f"{series}/000001.jsonl, line ")
+        return
+    told(home)
+    loaded.later_validations.to_csv()
+    loaded.to_optuna()
+    for trial_id in "ab":
+        assert len(loaded.lineage.ancestors(trial_id)) <= len(loaded.lineage)
+        repr((loaded.lineage, loaded.lineage.schedule(trial_id)))
 
 
 def restored(home: Path) -> str:

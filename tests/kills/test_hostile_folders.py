@@ -29,7 +29,7 @@ from tests.support.restores import begin, prepare_restore, train, tuner, validat
 from tests.support.sweeps import sweep
 from tunekit._ray.controller import _files_in
 from tunekit._ray.storage import paths_in
-from tunekit.board.live import Catalogue, LiveSweep
+from tunekit.board.live import LiveSweep
 from tunekit.board.page import render_index
 from tunekit.core.events import SnapshotTaken, TrialAdded, TrialErrored
 from tunekit.errors import UnsafeFileError
@@ -39,6 +39,7 @@ from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.lock import Driver, DriverLock
 from tunekit.journal.snapshots import _archive
 from tunekit.journal.storage import LocalFolder, folder_at
+from tunekit.reading.catalogue import Catalogue
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 SECRET = "SECRET"

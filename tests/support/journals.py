@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,3 +60,39 @@ def scores_of(source: str | Path) -> dict[str, dict[tuple[int, int], Mapping[str
                 if key.run >= runs[(key.trial_id, *key.place)]:
                     found[key.trial_id][key.place] = event.metrics
     return defaultdict(dict, {trial: dict(sorted(own.items())) for trial, own in found.items()})
+
+
+# Odd values --------------------------------------------------------------------------------------
+
+_NUMBERS = [-1, 0, 0.5, 5e-324, 2**53, 10**30, 1e300, -1e300, float("nan"), float("inf")]
+_TEXTS = ["", "0.5", "\ud800", "a:0:1:1", "x" * 300, "../..", "\x1b[2J"]
+_OTHERS = [None, True, [], {}, [[]], [0.5, 1], {"a": {}}, {"": 1}, {"training_iteration": -1}]
+
+
+def odd_json(draw: random.Random) -> Any:
+    """Return a JSON value that a field of a line may be changed into."""
+    return draw.choice([*_NUMBERS, *_TEXTS, *_OTHERS, _deep()])
+
+
+def _deep() -> Any:
+    value: Any = 1
+    for _ in range(400):
+        value = {"in": value}
+    return value
+
+
+def places_in(value: Any, above: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Return where in a line there are values."""
+    found = [above] if above else []
+    if not isinstance(value, (dict, list)):
+        return found
+    for key, part in value.items() if isinstance(value, dict) else enumerate(value):
+        found += places_in(part, (*above, key))
+    return found
+
+
+def put(line: Any, place: tuple[Any, ...], change: Callable[[Any, Any], None]) -> None:
+    """Change the value at a place of a line: ``change`` gets what contains it, and its key."""
+    for key in place[:-1]:
+        line = line[key]
+    change(line, place[-1])

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pyarrow.fs
@@ -22,14 +22,18 @@ from ray.tune.schedulers import FIFOScheduler
 import tunekit
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
-from tests.support.readers import tunekit_
+from tests.support.readers import session, trial, tunekit_
 from tests.support.schedulers import asha
 from tests.support.sweeps import Ran, quality, sweep
-from tunekit.cli import commands
+from tunekit.board import page
+from tunekit.board.page import write_page
+from tunekit.cli import commands, main
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
 from tunekit.journal.experiments import sweeps_below
 from tunekit.journal.lock import LOCK, DriverLock
+
+ROOT = Path(__file__).parents[2]
 
 
 def run(folder: Path, base: Any = None, **options: Any) -> Ran:
@@ -421,6 +425,8 @@ def test_a_module_of_the_current_directory_is_found(tmp_path, monkeypatch):
         ("train", "'train' needs a colon"),
         (":train", "needs a colon with a name on both sides"),
         ("no.such.module:train", "there is no module 'no.such.module'"),
+        (".module:train", "there is no module '.module'"),
+        ("a..b:train", "there is no module 'a..b'"),
         ("no_such_file.py:train", "there is no file 'no_such_file.py'"),
         ("math:train", "math has no 'train'"),
     ],
@@ -458,6 +464,83 @@ def test_a_path_near_a_sweep_is_an_error_that_names_the_sweep(command, ended):
     for near in (checkpoint, checkpoint.parent, ended[0].parent):
         result = tunekit_(command, near)
         assert result.exit_code == 2 and str(ended[0]) in result.stderr
+
+
+@pytest.mark.parametrize("command", ["status", "best", "report", "stop"])
+def test_a_storage_that_fails_is_a_line_that_names_it(command, ended, monkeypatch):
+    def fail(path: str, **options: Any) -> Any:
+        raise PermissionError(13, "Permission denied", path)
+
+    monkeypatch.setattr(commands, "load", fail)
+    result = tunekit_(command, ended[0], *["--trial", "a"] * (command == "stop"))
+    assert result.exit_code == 1 and result.stdout == ""
+    assert result.stderr == f"Error: [Errno 13] Permission denied: {str(ended[0])!r}\n"
+
+
+def test_ctrl_c_ends_any_command_in_a_line(ended, monkeypatch):
+    def interrupt(path: str, **options: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(commands, "load", interrupt)
+    result = tunekit_("best", ended[0])
+    assert result.exit_code == 1 and result.stderr.strip() == "Aborted!"
+
+
+def test_ctrl_c_while_the_commands_are_imported_is_a_line(monkeypatch):
+    class Interrupted(ModuleType):
+        def __getattr__(self, name: str) -> Any:
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "tunekit.cli.commands", Interrupted("commands"))
+    with pytest.raises(SystemExit, match=r"Aborted!"):
+        main(["--version"])
+
+
+def test_a_reader_that_has_gone_and_a_latin_terminal_end_no_command_with_a_traceback(tmp_path):
+    trial(session(tmp_path / "snow"), "\N{SNOWMAN}", 0.5)
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "tunekit", "status", str(tmp_path / "snow")]
+    options: dict[str, Any] = {"env": environment, "cwd": ROOT, "stderr": subprocess.PIPE}
+    done = subprocess.run(command, stdout=subprocess.PIPE, **options)
+    assert (done.returncode, done.stderr) == (0, b"") and b"\\u2603" in done.stdout
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, **options)
+    os.close(writing)
+    assert done.stderr == b""
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("x" * 300, "File name too long"),
+        ("none/report.html", "does not exist"),
+        ("a\0b", "cannot be the name of a file"),
+        ("\ud800", "cannot be the name of a file"),
+    ],
+)
+def test_a_report_that_cannot_be_written_is_a_line(ended, tmp_path, name, says):
+    result = tunekit_("report", ended[0], "--output", tmp_path / name)
+    assert says in result.stderr and result.stderr.count("\n") == 1 and result.exit_code in (1, 2)
+    assert not list(tmp_path.iterdir()), "and nothing is left behind"
+
+
+def test_a_full_disk_is_a_line_that_names_the_report(ended, tmp_path, monkeypatch):
+    def fail(path: Path, data: bytes) -> None:
+        raise OSError(28, "No space left on device", str(path.with_name(".0123.draft")))
+
+    monkeypatch.setattr(page, "write_file", fail)
+    result = tunekit_("report", ended[0], "--output", tmp_path / "r.html")
+    says = f"Error: [Errno 28] No space left on device: {str(tmp_path / 'r.html')!r}\n"
+    assert (result.exit_code, result.stderr) == (1, says)
+
+
+@pytest.mark.parametrize("path", [3, ["a"], Path])
+def test_what_is_no_path_is_an_error_of_write_page(ended, path):
+    with pytest.raises(tunekit.errors.ConfigError, match=r"path=.* is of type"):
+        write_page(tunekit.load(ended[0]), path)
+    with pytest.raises(tunekit.errors.ConfigError, match=r"sweep=.* is of type"):
+        write_page(ended[0])
 
 
 def test_the_package_can_be_run_and_has_a_version(monkeypatch, capsys):

@@ -141,7 +141,7 @@ GOOD = line(**OWN)
         ),
         (
             line(n=1, journal="tunekit", version=VERSION),
-            "line 1, is not as it was written: KeyError",
+            "line 1, is not as it was written: .*begins",
         ),
         (
             GOOD + '{"n": 2, "event": "end\n' + line(n=2, event="validation_ended"),
@@ -309,7 +309,7 @@ def any_value(kind: type, field: str) -> st.SearchStrategy[Any]:
 def test_whatever_an_event_is_given_can_be_read(kind, data):
     fields = {name: data.draw(any_value(kind, name), name) for name in kind.__struct_fields__}
     with TemporaryDirectory() as folder:
-        journal = Journal(LocalFolder(Path(folder)), about={"space": fields})
+        journal = Journal(LocalFolder(Path(folder)), about={"scheduler": {"type": "ASHA", "settings": fields}})
         journal.append(kind(**fields))
         journal.append(Waited(trial_id="a", seconds=1.0))
         journal.close()

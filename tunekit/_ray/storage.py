@@ -14,13 +14,18 @@ import pyarrow.fs
 from ray import tune
 from ray.train._internal.storage import get_fs_and_path
 
-from tunekit.core.values import safely
-from tunekit.messages.problems import Problems
+from tunekit.core.values import LONGEST, safely
+from tunekit.messages.problems import Problems, format_argument
 
 logger = logging.getLogger(__name__)
 
 #: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
+
+_WRAPPED = (
+    "Pass a pyarrow.fs.FileSystem; wrap one of fsspec: "
+    "pyarrow.fs.PyFileSystem(pyarrow.fs.FSSpecHandler(filesystem))."
+)
 
 
 def absolute(path: str, filesystem: pyarrow.fs.FileSystem | None = None) -> str:
@@ -45,24 +50,35 @@ def storage_at(
 
 def check_path(
     path: Any,
-    filesystem: pyarrow.fs.FileSystem | None,
+    filesystem: Any,
     problems: Problems,
     name: str = "path",
     fix: str = "Pass an experiment's folder.",
 ) -> tuple[pyarrow.fs.FileSystem, str] | None:
-    """Return the storage of a path; None, with a problem, if it cannot be reached."""
-    kind, wrong = pyarrow.fs.FileSystem, "Pass a filesystem of pyarrow.fs, or None."
-    known = problems.optional("storage_filesystem", filesystem, kind, wrong) is filesystem
-    if not problems.instance(name, path, (str, os.PathLike), fix) or not known:
+    """Return the storage of a user's path; None, with a problem, if it cannot be reached.
+
+    Args:
+        path: The path or URI.
+        filesystem: The user's ``storage_filesystem``, if any.
+        problems: The problems with the call.
+        name: The name of the argument.
+        fix: What to pass instead of something else.
+    """
+    own = problems.optional("storage_filesystem", filesystem, pyarrow.fs.FileSystem, _WRAPPED)
+    if not problems.instance(name, path, (str, os.PathLike), fix) or own is not filesystem:
         return None
     try:
-        return storage_at(os.fspath(path), filesystem)
-    except (OSError, ValueError) as error:
-        problems.add(
-            f"{name}={os.fspath(path)!r} cannot be reached: {error}. Pass a local path, or a URI "
-            "of a storage that pyarrow supports, such as s3://bucket/digits."
-        )
-        return None
+        path = os.fsdecode(path)
+        found, below = storage_at(path, filesystem)
+        found.get_file_info(below)
+        return found, below
+    except (OSError, TypeError, ValueError) as error:
+        why = " ".join(str(error).split())[:LONGEST]
+    problems.add(
+        f"{name}={format_argument(path)} cannot be reached: {why}. Pass a local path, or a URI of "
+        "a storage that pyarrow supports, such as s3://bucket/digits."
+    )
+    return None
 
 
 def joined(source: str, below: str) -> str:
@@ -112,8 +128,7 @@ def changed_at(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
 
     None if the storage does not record it.
     """
-    selector = pyarrow.fs.FileSelector(folder, recursive=True, allow_not_found=True)
-    infos = [filesystem.get_file_info(folder), *filesystem.get_file_info(selector)]
+    infos = [filesystem.get_file_info(folder), *infos_in(filesystem, folder, recursive=True)]
     return max((info.mtime_ns / 1e9 for info in infos if info.mtime_ns is not None), default=None)
 
 

@@ -1,136 +1,22 @@
-"""The sweeps that are served, and the live page of each."""
+"""The live page of a sweep."""
 
 from __future__ import annotations
 
-import hashlib
-import posixpath
 import secrets
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-import pyarrow.fs
-
-from tunekit._ray.storage import absolute, joined, storage_at
 from tunekit.board.charts import draw_charts
 from tunekit.board.page import render_panels, render_sections, report_data, script_json
 from tunekit.core.timing import Clock, Pace
-from tunekit.errors import TunekitError
-from tunekit.journal.experiments import path_problem, sweeps_below
-from tunekit.messages.problems import Problems
-from tunekit.reading.sweep import Follower, outline
+from tunekit.reading.catalogue import Entry
+from tunekit.reading.sweep import Follower
 
-# The number of sweeps, the newest ones, whose state is shown.
-_MOST_READ = 100
 # The minimum number of seconds between two reads of a journal, however many browsers show its page.
 _INTERVAL_S = 0.5
-
-
-@dataclass(frozen=True)
-class ServedSweep:
-    """The location of a sweep.
-
-    Attributes:
-        key: Its key in addresses: hexadecimal digits, the same after a restart.
-        name: Its name, relative to the given path.
-        filesystem: The storage.
-        path: The experiment's folder there.
-        source: The path or URI that another process can load it by.
-        changed: When its journal was last written, in seconds since the epoch.
-    """
-
-    key: str
-    name: str
-    filesystem: pyarrow.fs.FileSystem
-    path: str
-    source: str
-    changed: float
-
-
-class Catalogue:
-    """The sweeps at, and below, some paths.
-
-    Addresses of the server name a sweep by its key, which is only looked up here: no path comes
-    from a request.
-
-    Args:
-        paths: Local paths, or URIs: a sweep's folder, or one with sweeps below it.
-
-    Raises:
-        tunekit.errors.ConfigError: If a path cannot be reached, or is part of a sweep.
-        OSError: If a storage fails.
-
-    Example:
-        >>> import tempfile
-        >>> Catalogue([tempfile.mkdtemp()]).find()
-        {}
-    """
-
-    def __init__(self, paths: Sequence[str]):
-        problems = Problems("tunekit serve")
-        self._known: dict[str, dict[str, Any]] = {}
-        self._roots: list[tuple[pyarrow.fs.FileSystem, str, str]] = []
-        for given in paths:
-            try:
-                filesystem, home = storage_at(absolute(given), None)
-                kind = filesystem.get_file_info(home).type
-            except (OSError, ValueError) as error:
-                problems.add(
-                    f"path={given!r} cannot be reached: {error}. Pass a local path, or a URI of a "
-                    "storage that pyarrow supports, such as s3://bucket/sweeps."
-                )
-                continue
-            if kind == pyarrow.fs.FileType.Directory:
-                self._roots.append((filesystem, home.rstrip("/") or home, absolute(given)))
-            else:
-                problems.add(f"path={given!r} {path_problem(filesystem, home, given)}")
-        problems.raise_any()
-
-    def find(self) -> dict[str, ServedSweep]:
-        """Return the sweeps that are there now, by key.
-
-        Raises:
-            OSError: If a storage fails. Folders that this process may not read are left out.
-        """
-        found: dict[str, ServedSweep] = {}
-        for filesystem, home, given in self._roots:
-            for sweep in sweeps_below(filesystem, home):
-                below = sweep.path[len(home) :].strip("/")
-                source = joined(given, below)
-                key = hashlib.sha256(source.encode(errors="surrogatepass")).hexdigest()[:16]
-                name = below or posixpath.basename(home) or "sweep"
-                where = (filesystem, sweep.path, source)
-                found.setdefault(key, ServedSweep(key, name, *where, sweep.changed))
-        return found
-
-    def outlines(self, **goal: str | None) -> list[dict[str, Any]]:
-        """Return short summaries of the sweeps: running ones first, then the newest.
-
-        A sweep is read when its journal has changed, and while it is running.
-
-        Args:
-            goal: The metric and the mode, as for :func:`tunekit.load`.
-
-        Returns:
-            As returned by :func:`~tunekit.reading.sweep.outline`, with the ``entry``. If there are
-            many, older ones have only the ``entry``.
-
-        Raises:
-            OSError: As for :meth:`find`.
-        """
-        found: list[dict[str, Any]] = []
-        for entry in sorted(self.find().values(), key=lambda entry: -entry.changed):
-            row = self._known.get(entry.key, {})
-            if row.get("entry") != entry or row.get("state") == "running":
-                row = {"entry": entry}
-                if len(found) < _MOST_READ:
-                    row |= outline(entry.path, entry.filesystem, **goal)
-            found.append(row)
-        self._known = {row["entry"].key: row for row in found if "state" in row}
-        return sorted(found, key=lambda row: row.get("state") != "running")
 
 
 class LiveSweep:
@@ -146,32 +32,31 @@ class LiveSweep:
         clock: The clock.
     """
 
-    def __init__(
-        self,
-        entry: ServedSweep,
-        options: Mapping[str, Any],
-        clock: Clock | None = None,
-    ):
+    def __init__(self, entry: Entry, options: Mapping[str, Any], clock: Clock | None = None):
         self.entry, self._clock = entry, clock or time
-        #: Why the page cannot be updated at the moment; empty if it can.
-        self.trouble = ""
         #: The parts as HTML, in order, and the charts as JSON, both by name.
         self.parts: dict[str, str] = {}
         self.charts: dict[str, str] = {}
         self._follower = Follower(
             entry.filesystem, entry.path, entry.source, **options, clock=self._clock
         )
-        self._reads = Pace(1.0, _INTERVAL_S)
         self._drawn: dict[str, Any] = {}
-        # The update function of each half of the page, and when it may run again.
-        self._updates = {
+        # What reads the journal and updates each half of the page, and when it may run again.
+        self._work = {
+            "journal": (self._read, Pace(1.0, _INTERVAL_S)),
             "text": (self._update_text, Pace(0.3)),
             "charts": (self._update_charts, Pace(0.1, 2.0)),
         }
-        self._stale: set[str] = set()
+        # Which of these have to run, and the troubles with them.
+        self._stale, self._troubles = {"journal"}, dict[str, str]()
         # The version of each half, which is unique across runs of the server.
-        self._versions = dict.fromkeys(self._updates, "")
+        self._versions = dict.fromkeys(("text", "charts"), "")
         self._working = threading.Lock()
+
+    @property
+    def trouble(self) -> str:
+        """Return why the page cannot be updated at the moment; empty if it can."""
+        return next(iter(self._troubles.values()), "")
 
     @property
     def version(self) -> str:
@@ -206,26 +91,27 @@ class LiveSweep:
 
     def step(self) -> bool:
         """Read new events, and update one half of the page; return whether one was due."""
-        began = self._clock.monotonic()
-        try:
-            if self._reads.is_ready(began):
-                if self._follower.poll():
-                    self._stale = set(self._updates)
-                self._reads.ran(began, self._clock.monotonic())
-                self.trouble = ""
-        except (OSError, TunekitError) as error:
-            self.trouble = f"{type(error).__name__}: {error}"
-            if not self.parts:
-                self.parts = {"summary": _trouble(self.entry.name, self.trouble)}
-            return False
-        for name, (update, pace) in self._updates.items():
+        for name, (work, pace) in self._work.items():
+            began = self._clock.monotonic()
             if name in self._stale and pace.is_ready(began):
-                self._stale.discard(name)
-                update()
-                self._versions[name] = secrets.token_hex(8)
-                pace.ran(began, self._clock.monotonic())
-                return True
+                try:
+                    work()
+                except Exception as error:  # of this sweep; others are still served
+                    self._troubles[name] = text = f"{type(error).__name__}: {error}"
+                    self.parts = self.parts or {"summary": _trouble(self.entry.name, text)}
+                    return False
+                finally:
+                    pace.ran(began, self._clock.monotonic())
+                self._troubles.pop(name, None)
+                if name in self._versions:
+                    self._stale.discard(name)
+                    self._versions[name] = secrets.token_hex(8)
+                    return True
         return False
+
+    def _read(self) -> None:
+        if self._follower.poll():
+            self._stale.update(self._versions)
 
     def _update_text(self) -> None:
         self.parts = render_sections(report_data(self._follower.sweep, self._drawn))

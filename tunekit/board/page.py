@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
@@ -14,18 +15,11 @@ from typing import Any
 from pyarrow.fs import LocalFileSystem
 
 from tunekit._ray.storage import joined
-from tunekit.board.charts import (
-    MOST_BARS,
-    MOST_CURVES,
-    MOST_DOTS,
-    MOST_POINTS,
-    OTHER_POINTS,
-    draw_charts,
-)
+from tunekit.board import charts
 from tunekit.core.failures import failure_kind
 from tunekit.core.metrics import finite_json
 from tunekit.core.ranking import Ranked
-from tunekit.core.values import encodable
+from tunekit.core.values import encodable, finite_number
 from tunekit.errors import extra
 from tunekit.journal.storage import replace_file, write_file
 from tunekit.messages.formatting import format_duration, format_score
@@ -40,17 +34,7 @@ with extra("report"):
 
 
 #: The sections of the page, in order.
-SECTIONS = (
-    "summary",
-    "front",
-    "ranking",
-    "curves",
-    "timeline",
-    "later",
-    "failures",
-    "run",
-    "next",
-)
+SECTIONS = ("summary", "front", "ranking", "curves", "timeline", "later", "failures", "run", "next")
 _TABLE, _CAUSES = 20, 50
 # The number of rows of validations in all panels together, and the minimum and maximum in each.
 _ROWS, _FEWEST, _MOST = 5_000, 5, 200
@@ -77,7 +61,8 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
         The file.
 
     Raises:
-        tunekit.errors.ConfigError: If ``path`` is a folder, or its folder does not exist.
+        tunekit.errors.ConfigError: If ``path`` is not a path, is a folder, or is in one that does
+            not exist.
         OSError: If the file cannot be written, or the sweep's storage fails.
 
     Example:
@@ -86,18 +71,28 @@ def write_page(sweep: Sweep, path: str | Path | None = None) -> Path:
         >>> "No trial has begun" in file.read_text()
         True
     """
+    problems, fix = Problems("write_page"), "Pass a file, such as report.html."
+    problems.instance("sweep", sweep, Sweep, "Pass tunekit.load(path).")
+    problems.optional("path", path, (str, os.PathLike), fix)
+    problems.raise_any()
     # Somebody else may have put a link into the experiment's folder.
     write = write_file if path else replace_file
-    path, problems = Path(path or _default_file(sweep)), Problems("write_page")
-    if path.is_dir():
-        problems.add(f"path={str(path)!r} is a folder. Pass a file, such as report.html.")
-    elif not path.parent.is_dir():
-        problems.add(
-            f"path={str(path)!r} is in a folder that does not exist. Create {path.parent} first."
-        )
+    path = path or _default_file(sweep)
+    try:
+        os.access(file := Path(os.fsdecode(path)), os.F_OK)  # checks the name
+        if file.is_dir():
+            problems.add(f"path={str(path)!r} is a folder. {fix}")
+        elif not file.parent.is_dir():
+            problems.add(f"path={str(path)!r} is in a folder that does not exist. Create it first.")
+    except (TypeError, ValueError) as error:
+        problems.add(f"path={str(path)!r} cannot be the name of a file: {error}. {fix}")
     problems.raise_any()
-    write(path, encodable(render_report(sweep)).encode())
-    return path
+    text = encodable(render_report(sweep)).encode()
+    try:
+        write(file, text)
+    except OSError as error:  # which names the draft
+        raise OSError(error.errno, error.strerror, str(file)) from error
+    return file
 
 
 def _default_file(sweep: Sweep) -> Path:
@@ -108,12 +103,10 @@ def _default_file(sweep: Sweep) -> Path:
 
 def render_report(sweep: Sweep) -> str:
     """Return the report of a sweep as HTML."""
-    data = report_data(sweep, draw_charts(sweep))
-    in_full = render_panels(sweep, data["errors"])
-    sections = render_sections(data)
-    return render_page(
-        data["name"], sections, script=vega_script(), panels=in_full, drawn=data["charts"]
-    )
+    drawn = charts.draw_charts(sweep)
+    data = report_data(sweep, drawn)
+    panels, sections = render_panels(sweep, data["errors"]), render_sections(data)
+    return render_page(data["name"], sections, script=vega_script(), panels=panels, drawn=drawn)
 
 
 def report_data(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
@@ -139,11 +132,11 @@ def report_data(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
         "trial_names": {one.trial_id: one.name for one in ranked},
         "charts": drawn,
         "cut": {
-            "curves": max(0, len(ranked) - MOST_CURVES),
-            "dots": MOST_DOTS,
-            "points": MOST_POINTS,
-            "others": OTHER_POINTS,
-            "bars": max(0, len(ranked) - MOST_BARS),
+            "curves": max(0, len(ranked) - charts.MOST_CURVES),
+            "dots": charts.MOST_DOTS,
+            "points": charts.MOST_POINTS,
+            "others": charts.OTHER_POINTS,
+            "bars": max(0, len(ranked) - charts.MOST_BARS),
         },
         "later": [
             later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
@@ -205,7 +198,7 @@ def render_index(rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the list of several sweeps, as HTML.
 
     Args:
-        rows: As returned by :meth:`tunekit.board.live.Catalogue.outlines`.
+        rows: As returned by :meth:`tunekit.reading.catalogue.Catalogue.outlines`.
     """
     made: Any = _environment().get_template("index.html").make_module({"rows": rows})
     return str(made.section_sweeps()).strip()
@@ -248,12 +241,8 @@ def _panel(
     for n, row in enumerate(newest):
         place = (row["generation"], row["iteration"], row["run"])
         if n < most or place == best:
-            own = {
-                "score": values.get(place),
-                "is_best": place == best,
-                "loads": _loads_one(sweep, row["checkpoint"]),
-            }
-            shown.append({**row, **own})
+            own = {"score": values.get(place), "is_best": place == best}
+            shown.append({**row, **own, "loads": _loads_one(sweep, row["checkpoint"])})
     return {
         "one": one,
         "status": one.trial.shown_status,
@@ -302,22 +291,11 @@ def render_page(
             addresses of ``news``, ``chart``, ``trial`` and the ``vega`` script; and, if it exists,
             the address of the list of sweeps (``home``).
     """
-    files = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
-    return (
-        _environment()
-        .get_template("template.html")
-        .render(
-            name=name,
-            sections=sections,
-            script=script,
-            panels=panels or {},
-            charts=drawn or {},
-            live=live,
-            made=datetime.now(timezone.utc).timestamp(),
-            version=VERSION,
-            **files,
-        )
-    )
+    template = _environment().get_template("template.html")
+    own: dict[str, Any] = {kind: _file(f"page.{kind}") for kind in ("css", "js")}
+    own |= {"made": datetime.now(timezone.utc).timestamp(), "version": VERSION}
+    shown = {"name": name, "sections": sections, "panels": panels or {}, "charts": drawn or {}}
+    return template.render(**shown, script=script, live=live, **own)
 
 
 def _file(name: str) -> str:
@@ -335,7 +313,7 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters.update(
         number=_number,
-        score=lambda value: format_score(value, _NONE),
+        score=lambda value: format_score(finite_number(value), _NONE),
         seconds=_seconds,
         moment=_moment,
         json=script_json,

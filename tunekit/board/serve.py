@@ -15,10 +15,11 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlencode
 
-from tunekit.board.live import Catalogue, LiveSweep, ServedSweep
+from tunekit.board.live import LiveSweep
 from tunekit.board.page import render_index, render_page, vega_script
 from tunekit.errors import extra
 from tunekit.messages.problems import Problems
+from tunekit.reading.catalogue import Catalogue, Entry
 from tunekit.version import VERSION
 
 with extra("serve"):
@@ -29,12 +30,7 @@ with extra("serve"):
     from starlette.middleware.base import BaseHTTPMiddleware
     from starlette.middleware.gzip import GZipMiddleware
     from starlette.requests import Request
-    from starlette.responses import (
-        HTMLResponse,
-        PlainTextResponse,
-        RedirectResponse,
-        Response,
-    )
+    from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
     from starlette.routing import Route
 
 
@@ -91,19 +87,21 @@ def serve(
 
     Raises:
         tunekit.errors.ConfigError: If a path cannot be reached or is part of a sweep, if the host
-            or port cannot be listened on, or if the token in the environment is too short.
+            or port cannot be listened on, or if the token in the environment is too short or odd.
         OSError: If a storage fails.
     """
     catalogue = Catalogue(paths)
     problems = Problems("tunekit serve")
     # Required on this machine too: its other users may not have access to the files.
     token = os.environ.get(TOKEN) or secrets.token_urlsafe(32)
-    if len(token) < _LEAST_TOKEN:
+    if len(token) < _LEAST_TOKEN or not (token.isascii() and token.isprintable()):
         problems.add(
             f"{TOKEN} has {len(token)} characters; it needs {_LEAST_TOKEN}, so that it cannot be "
-            'guessed. Generate one: python -c "import secrets; print(secrets.token_urlsafe(32))"'
+            "guessed, all of them printable ASCII, so that it fits into a cookie. Generate one: "
+            'python -c "import secrets; print(secrets.token_urlsafe(32))"'
         )
-    listener = listen(host, port, problems)
+    problems.goal(metric, mode)
+    listener = None if problems else listen(host, port, problems)
     problems.raise_any()
     assert listener is not None  # otherwise an error was raised
     address, number, *_ = listener.getsockname()
@@ -132,7 +130,7 @@ def serve(
     lower_priority()
     # The script that draws charts takes seconds to build; do it before the first request.
     threading.Thread(target=vega_script, name="tunekit-vega", daemon=True).start()
-    ready(f"http://{shown}:{number}/?token={token}")
+    ready(f"http://{shown}:{number}/?{urlencode({'token': token})}")
     try:
         uvicorn.Server(config).run(sockets=[listener])
     except KeyboardInterrupt:  # the usual way to end
@@ -149,12 +147,12 @@ def lower_priority() -> None:
 
 def listen(host: str, port: int | None, problems: Problems) -> socket.socket | None:
     """Return a listening socket; None, with a problem, if there is none."""
-    last: OSError | None = None
+    last: Exception | None = None
     for number in [port] if port is not None else [PORT, 0]:
         try:
             family = socket.getaddrinfo(host, number, type=socket.SOCK_STREAM)[0][0]
             return socket.create_server((host, number), family=family, backlog=128)
-        except OSError as error:
+        except (OSError, ValueError) as error:  # the latter for a name that no host can have
             last = error
     which = "any port" if port is None else f"port={port}"
     problems.add(
@@ -195,7 +193,7 @@ class Application(Starlette):
         self._token, self._cookie = token, cookie
         self._hosts = list(dict.fromkeys(host.lower() for host in hosts))
         self._any_address = any_address
-        self._entries: dict[str, ServedSweep] = {}
+        self._entries: dict[str, Entry] = {}
         self._followed = lru_cache(_KEPT)(self._follow)
         routes = [
             Route("/", self._home),
@@ -208,7 +206,8 @@ class Application(Starlette):
         ]
         guard = Middleware(BaseHTTPMiddleware, dispatch=self._guarded)
         packed = Middleware(GZipMiddleware, minimum_size=2000, compresslevel=5)
-        super().__init__(routes=routes, middleware=[guard, packed])
+        handlers: Any = {OSError: _unreachable}
+        super().__init__(routes=routes, middleware=[guard, packed], exception_handlers=handlers)
 
     async def _guarded(
         self, request: Request, answer: Callable[[Request], Awaitable[Response]]
@@ -331,6 +330,10 @@ def _page(name: str, parts: Mapping[str, str], **live: str) -> Response:
         "frame-ancestors 'none'"
     )
     return HTMLResponse(text, headers={"Content-Security-Policy": policy})
+
+
+def _unreachable(request: Request, error: OSError) -> Response:
+    return PlainTextResponse(f"The sweeps cannot be read now: {error}", status_code=503)
 
 
 def _vega(request: Request) -> Response:

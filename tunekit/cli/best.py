@@ -11,12 +11,7 @@ import click
 from tunekit.cli.layout import WIDTH, format_table, terminal_width, truncate
 from tunekit.core.metrics import flatten
 from tunekit.core.values import finite_number
-from tunekit.messages.formatting import (
-    format_iteration,
-    format_score,
-    format_setting,
-    printable,
-)
+from tunekit.messages.formatting import format_iteration, format_score, format_setting, printable
 from tunekit.reading.findings import BestCheckpoint
 from tunekit.reading.sweep import Sweep
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -57,10 +58,10 @@ class _Group(click.Group):
         try:
             with showing_messages():
                 return super().invoke(ctx)
-        except ConfigError as error:
-            raise _Failed(str(error), 2) from error
-        except TunekitError as error:
-            raise _Failed(str(error)) from error
+        except BrokenPipeError:
+            raise  # such as that of `| head`: click ends quietly
+        except (TunekitError, OSError) as error:
+            raise _Failed(str(error), 2 if isinstance(error, ConfigError) else 1) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -84,8 +85,7 @@ def _goal(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @click.group(
-    cls=_Group,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    cls=_Group, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
 )
 @click.version_option(VERSION, "-V", "--version", prog_name="tunekit")
 def tunekit() -> None:
@@ -331,7 +331,8 @@ def _on_ray(as_json: bool) -> Iterator[None]:
 @_goal
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=Path,
+    metavar="FILE",
     help="The file; by default PATH/report.html, or ./NAME-report.html if PATH is remote.",
 )
 @click.option("--open", "show", is_flag=True, help="Open it in the browser.")
@@ -358,12 +359,7 @@ def report(path: str, output: Path | None, show: bool, **goal: str | None) -> No
 )
 @_option("--host", default="127.0.0.1", help="The name or address to listen on.")
 @_goal
-def serve(
-    paths: list[str],
-    port: int | None,
-    host: str,
-    **goal: str | None,
-) -> None:
+def serve(paths: list[str], port: int | None, host: str, **goal: str | None) -> None:
     """Show sweeps in the browser while they run, until Ctrl-C.
 
     A PATH is a sweep's folder, a folder with sweeps below it, or a URI; sweeps that start there
@@ -412,10 +408,8 @@ def stop(path: str, trial: str) -> None:
         recorded = ask_to_stop(sweep.filesystem, sweep.path, trial)
     except ValueError as error:
         raise ConfigError("tunekit stop", [f"{error}. See its state: tunekit status."]) from error
-    outcome = (
-        "is stopped." if recorded else "will be stopped at the end of the driver's current step."
-    )
-    click.echo(printable(f"Trial {trial} {outcome}"))
+    will = "is stopped" if recorded else "will be stopped at the end of the driver's current step"
+    click.echo(printable(f"Trial {trial} {will}."))
 
 
 @tunekit.command(short_help="Continue a sweep that was killed or interrupted.")
@@ -430,11 +424,7 @@ def stop(path: str, trial: str) -> None:
 @click.option("--restart-errored", is_flag=True, help="Restart failed trials from scratch.")
 @_json
 def resume(
-    path: str,
-    where: str | None,
-    errored: bool,
-    restart_errored: bool,
-    as_json: bool,
+    path: str, where: str | None, errored: bool, restart_errored: bool, as_json: bool
 ) -> None:
     """Continue a sweep whose driver was killed or interrupted, until it has ended.
 
@@ -471,16 +461,14 @@ def _written_down(sweep: Sweep) -> str:
     where = sweep.newest_session.get("trainable")
     if "followed" in sweep.newest_session:
         what = "it is a followed folder. Run tunekit validate DIR --fn WHERE --follow again."
-        raise ConfigError("tunekit resume", [what])
-    if where is None:
-        raise ConfigError(
-            "tunekit resume",
-            [
-                "the sweep's trainable was defined in the program itself or in a notebook, so it "
-                "cannot be imported. Pass --trainable module:name, or --trainable file.py:name."
-            ],
+    elif where is None:
+        what = (
+            "the sweep's trainable was defined in the program itself or in a notebook, so it "
+            "cannot be imported. Pass --trainable module:name, or --trainable file.py:name."
         )
-    return str(where)
+    else:
+        return str(where)
+    raise ConfigError("tunekit resume", [what])
 
 
 def _show(known: Any, as_json: bool, text: str, *, indent: int | None = 2) -> None:
@@ -490,11 +478,14 @@ def _show(known: Any, as_json: bool, text: str, *, indent: int | None = 2) -> No
     click.echo(text)
 
 
-def main(arguments: list[str] | None = None) -> None:
+def run(arguments: list[str] | None) -> None:
     """Run a command and exit with its code.
 
     Args:
-        arguments: The arguments after ``tunekit``; by default those of the process.
+        arguments: The arguments after ``tunekit``; None: those of the process.
     """
-    run: Callable[..., Any] = tunekit.main
-    run(args=arguments, prog_name="tunekit")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # whatever a sweep's names contain
+            stream.reconfigure(errors="backslashreplace")
+    call: Callable[..., Any] = tunekit.main
+    call(args=arguments, prog_name="tunekit")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import posixpath
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from typing import Any
@@ -14,7 +13,8 @@ from tunekit.cli.layout import format_table, terminal_width
 from tunekit.errors import ConfigError
 from tunekit.journal.experiments import sweeps_below
 from tunekit.messages.formatting import format_duration, format_score, printable
-from tunekit.reading.sweep import outline
+from tunekit.reading.catalogue import Catalogue
+from tunekit.reading.sweep import Follower, outline
 
 #: Where Tune keeps results without ``RunConfig(storage_path=...)``.
 RESULTS = "~/ray_results"
@@ -28,23 +28,17 @@ def given_or_newest(ctx: click.Context, parameter: click.Parameter, path: str | 
     Raises:
         tunekit.errors.ConfigError: If there is no sweep.
     """
-    if path is not None:
-        return absolute(path)
-    if ctx.resilient_parsing:  # shell completion
-        return None
-    filesystem, home = storage_at(absolute(RESULTS), None)
-    found = sweeps_below(filesystem, home)
+    if path is not None or ctx.resilient_parsing:  # the latter for shell completion
+        return path and absolute(path)
+    found = sweeps_below(*storage_at(RESULTS, None))
     if not found:
-        raise ConfigError(
-            f"tunekit {ctx.info_name}",
-            [
-                f"PATH is missing, and there is no sweep below {RESULTS}. Pass the folder of a "
-                "sweep, results.experiment_path, or its URI."
-            ],
+        why = (
+            f"PATH is missing, and there is no sweep below {RESULTS}. Pass the folder of a sweep, "
+            "results.experiment_path, or its URI."
         )
-    newest = found[0].path
-    click.echo(f"The newest sweep below {RESULTS}: {printable(newest)}", err=True)
-    return newest
+        raise ConfigError(f"tunekit {ctx.info_name}", [why])
+    click.echo(f"The newest sweep below {RESULTS}: {printable(found[0].path)}", err=True)
+    return found[0].path
 
 
 def listing_json(folder: str, top: int) -> dict[str, Any]:
@@ -60,20 +54,14 @@ def listing_json(folder: str, top: int) -> dict[str, Any]:
         has the state ``"unreadable"`` and a ``reason``.
 
     Raises:
-        tunekit.errors.ConfigError: If the folder cannot be reached.
+        tunekit.errors.ConfigError: If there is no such folder, or it is in a sweep.
+        OSError: If the storage fails.
     """
-    try:
-        filesystem, home = storage_at(folder, None)
-        found = sweeps_below(filesystem, home)
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            "tunekit list",
-            [f"FOLDER={folder!r} cannot be reached: {error}. Pass a local folder, or a URI."],
-        ) from error
-    rows = []
-    for one in found[:top]:
-        name = one.path[len(home.rstrip("/")) :].strip("/") or posixpath.basename(one.path)
-        rows.append({"name": name, "path": one.path, **outline(one.path, filesystem)})
+    found = list(Catalogue([folder], "tunekit list").find().values())
+    rows = [
+        {"name": one.name, "path": one.path, **outline(Follower(one.filesystem, one.path))}
+        for one in found[:top]
+    ]
     return {"folder": folder, "found": len(found), "sweeps": rows}
 
 

@@ -174,10 +174,9 @@ def _counts(status: Mapping[str, Any], width: int) -> str:
     trials = _kinds({_as_of(status, kind): count for kind, count in status["trials"].items()})
     ranking = status["ranking"]
     stopped = sum(bool(row["stopped"] and not row["by_hand"]) for row in ranking)
+    by_hand, exploits = sum(row["by_hand"] for row in ranking), status["exploits"]
     trials += f"; {stopped} stopped by the scheduler" if stopped else ""
-    exploits = status["exploits"]
     trials += f"; {exploits} exploit{'s' * (exploits != 1)}" if exploits else ""
-    by_hand = sum(row["by_hand"] for row in ranking)
     trials += f"; {by_hand} stopped by hand" if by_hand else ""
     lines += [("trials", trials), ("validations", _kinds(status["validations"]))]
     for name, later in status["later"].items():
@@ -215,11 +214,9 @@ def _times(status: Mapping[str, Any]) -> str:
     over = f" in {sessions} sessions" if sessions > 1 else ""
     if status["began"] is not None:
         over = f"{format_duration(status['last'] - status['began'])}{over}: "
-    return (
-        f"{over}trials trained {format_duration(status['trained_s'])}"
-        f" and waited {format_duration(status['trials_waited_s'])};"
-        f" validations ran {format_duration(status['validations_ran_s'])}"
-    )
+    names = ("trained_s", "trials_waited_s", "validations_ran_s")
+    trained, waited, ran = (format_duration(status[name]) for name in names)
+    return f"{over}trials trained {trained} and waited {waited}; validations ran {ran}"
 
 
 def _table(status: Mapping[str, Any], top: int, width: int) -> str:

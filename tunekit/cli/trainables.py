@@ -65,12 +65,14 @@ def _wrong(option: str, problem: str) -> ConfigError:
 
 def _module(name: str, option: str) -> ModuleType:
     _importable(os.getcwd())
+    why = f"there is no module {name!r} in {os.getcwd()} or on Python's path"
+    if not all(name.split(".")):
+        raise _wrong(option, why)
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise  # the module exists, but another one that it imports does not
-        why = f"there is no module {name!r} in {os.getcwd()} or on Python's path"
         raise _wrong(option, why) from None
 
 

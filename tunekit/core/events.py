@@ -17,22 +17,95 @@ import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import inspect
 
+from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import ITERATION
+from tunekit.core.parameters import Parameter
 from tunekit.core.validation import Status, ValidationKey
 from tunekit.core.values import MOST, encodable, finite_number, format_value
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
+#: The generation and the iteration of a report.
+Place = tuple[_Count, _Count]
 # Seconds since the epoch. A clock may be wrong; this range can be shown, until the year 2242.
 _Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 # Seconds that passed: negative if a clock was put back.
 _Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
 
+_Mode = Literal["min", "max"]
+
 _Kind = TypeVar("_Kind", bound="CheckpointEvent")
+
+
+# The first line of a session -------------------------------------------------------------------
+
+
+class _TypeAndSettings(msgspec.Struct):
+    type: str
+    settings: Mapping[str, Any]
+
+
+class _Cluster(msgspec.Struct):
+    nodes: _Count
+    resources: Mapping[str, float]
+
+
+class _Validation(msgspec.Struct):
+    constraints: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        for text in self.constraints:
+            Constraint(text)  # checks it
+
+
+class SessionHeader(msgspec.Struct, kw_only=True):
+    """Check the fields of a session's first line; the line may have others, too.
+
+    Attributes:
+        n: The number of its line.
+        begins: Whether a new sweep begins.
+        after: The number of the last line before it; 0 if there is none.
+        follows: The checksum of that line.
+        time: When the session began, in seconds since the epoch.
+        packages, cluster: What it ran with and on.
+        validation: How checkpoints were validated; ``constraints``: on scores, as text.
+        required: The metrics that decisions depend on.
+        mode: Which values of a single one are better.
+        objectives: The metrics that the scheduler ranks by, with their modes.
+        scheduler, search_alg: Their types and settings.
+        trainable: Where the trainable can be imported from.
+        space: The search space: the attributes of each :class:`~tunekit.core.parameters.Parameter`.
+        followed: The folder whose checkpoints are evaluated.
+        sweep: When the sweep began that is validated later.
+        name, function: The prefix of the later validations' metrics, and their function.
+    """
+
+    n: _Count
+    begins: bool
+    after: _Count
+    follows: str
+    time: _Time | None = None
+    packages: Mapping[str, str] = {}
+    cluster: _Cluster | None = None
+    validation: _Validation | None = None
+    required: Sequence[str] = ()
+    mode: _Mode | None = None
+    objectives: Mapping[str, _Mode | None] = {}
+    scheduler: _TypeAndSettings | None = None
+    search_alg: _TypeAndSettings | None = None
+    trainable: str | None = None
+    space: Mapping[str, Parameter] = {}
+    followed: str | None = None
+    sweep: _Time | None = None
+    name: str | None = None
+    function: str | None = None
+
+
+# Events ------------------------------------------------------------------------------------------
 
 
 def _snake_case(name: str) -> str:
@@ -312,27 +385,10 @@ class SessionClosed(JournalEvent, frozen=True, kw_only=True):
     finished: bool
 
 
-Event = (
-    TrialAdded
-    | Reported
-    | CheckpointSaved
-    | TrialEnded
-    | Waited
-    | TrialFailed
-    | TrialRetried
-    | TrialErrored
-    | Exploited
-    | ValidationRequested
-    | AttemptStarted
-    | AttemptBegan
-    | ValidationEnded
-    | Processed
-    | TrialResumed
-    | StopRequested
-    | SessionCutShort
-    | SnapshotTaken
-    | SessionClosed
-)
+_OfTrial = TrialAdded | Reported | TrialEnded | Waited | TrialFailed | TrialRetried | TrialErrored
+_OfDecision = CheckpointSaved | Exploited | Processed | TrialResumed | StopRequested
+_OfValidation = ValidationRequested | AttemptStarted | AttemptBegan | ValidationEnded
+Event = _OfTrial | _OfDecision | _OfValidation | SessionCutShort | SnapshotTaken | SessionClosed
 
 
 class Home:

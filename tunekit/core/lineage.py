@@ -66,10 +66,10 @@ class Ancestry:
         """
         at = (trial_id, self.generation(trial_id) if generation is None else generation)
         line: list[Exploited] = []
-        while at[1] > 0:
-            exploit = self._begun[at]
+        exploit = self._begun[at] if at[1] > 0 else None
+        while exploit is not None and len(line) < len(self):  # a forged journal may have a circle
             line.append(exploit)
-            at = (exploit.donor_id, exploit.donor_generation)
+            exploit = self._begun.get((exploit.donor_id, exploit.donor_generation))
         return line[::-1]
 
     def schedule(

@@ -26,7 +26,7 @@ class Parameter:
     """A hyperparameter and its search space.
 
     Attributes:
-        name: Its flat name.
+        name: Its flat name; empty in a record, which has it elsewhere.
         kind: ``"float"``, ``"int"`` or ``"choice"``.
         low: The least value; None for choices.
         high: The largest value, inclusive; None for choices.
@@ -40,8 +40,8 @@ class Parameter:
         {'kind': 'choice', 'choices': [32, 64]}
     """
 
-    name: str
-    kind: str
+    name: str = ""
+    kind: str = FLOAT
     low: float | None = None
     high: float | None = None
     log: bool = False
@@ -128,11 +128,12 @@ def _widened(known: Parameter | None, values: Sequence[Any]) -> Parameter | None
         return None
     if known.kind == CHOICE:
         return Parameter(known.name, CHOICE, choices=_distinct([*known.choices, *values]))
-    if not all(map(_is_number, values)) or known.low is None or known.high is None:
+    low, high = known.low, known.high
+    if low is None or high is None or not all(map(_is_number, [low, high, *values])):
         return None
     if known.kind == INT and not all(isinstance(value, int) for value in values):
         return None
-    low, high = min(known.low, *values), max(known.high, *values)
+    low, high = min(low, *values), max(high, *values)
     return Parameter(known.name, known.kind, low, high, known.log and low > 0)
 
 

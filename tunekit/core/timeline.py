@@ -41,7 +41,7 @@ from tunekit.core.metrics import (
     without,
 )
 from tunekit.core.open_reports import OpenReport, OpenReports
-from tunekit.core.validation import FAILED, PENDING, PendingStatus, Status, ValidationKey
+from tunekit.core.validation import FAILED, PENDING, PendingStatus, Status
 from tunekit.core.values import finite_number
 
 #: The row of a validation about which nothing is known.
@@ -549,8 +549,7 @@ class Timeline:
 
     def _add_later(self, row: Mapping[str, Any]) -> None:
         """Add the metrics of a later validation, below its name."""
-        known = ValidationKey.parse(row["id"]).trial_id in self.trials
-        if known and row["status"] == Status.VALIDATED.value:
+        if row["id"].rsplit(":", 3)[0] in self.trials and row["status"] == Status.VALIDATED.value:
             # Metrics that the sweep decides by keep their names.
             metrics = without({row["name"]: row["metrics"]}, self.own_names)
             self._later[row["id"]] = merge(self._later.get(row["id"], {}), metrics)

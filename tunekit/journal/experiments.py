@@ -98,8 +98,18 @@ def _changed(filesystem: pyarrow.fs.FileSystem, folder: str) -> float | None:
 def _inside(filesystem: pyarrow.fs.FileSystem, folder: str) -> list[pyarrow.fs.FileInfo]:
     try:
         return infos_in(filesystem, folder)
-    except PermissionError:
+    except (PermissionError, UnicodeError):  # fsspec fails if a name is not UTF-8
         return []
+
+
+def sweep_above(filesystem: pyarrow.fs.FileSystem, path: str) -> str | None:
+    """Return the folder of the sweep that a path is in; None if there is none."""
+    above = path.rstrip("/")
+    for _ in range(_LEVELS_IN_A_SWEEP):
+        above = posixpath.dirname(above)
+        if above.strip("/") and _changed(filesystem, above) is not None:
+            return above
+    return None
 
 
 def path_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") -> str:
@@ -117,11 +127,8 @@ def path_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") 
     scheme = given[: -len(path)] if path and given.endswith(path) else ""
     if _changed(filesystem, path) is not None:
         return f"has a folder {SERIES!r}, so it is a sweep with a missing file. Put that back."
-    above = path
-    for _ in range(_LEVELS_IN_A_SWEEP):
-        above = posixpath.dirname(above)
-        if above.strip("/") and _changed(filesystem, above) is not None:
-            return f"is a part of a sweep, not the sweep's own folder. Pass {scheme + above!r}."
+    if (above := sweep_above(filesystem, path)) is not None:
+        return f"is a part of a sweep, not the sweep's own folder. Pass {scheme + above!r}."
     what, around, deep = f"has no folder {SERIES!r}", path, _DEPTH
     kind = filesystem.get_file_info(path).type
     if kind in (pyarrow.fs.FileType.File, pyarrow.fs.FileType.Unknown):  # the latter is a device

@@ -32,12 +32,14 @@ from zlib import crc32
 import msgspec
 import pyarrow.fs
 
-from tunekit._ray.storage import storage_at
+from tunekit._ray.storage import check_path
 from tunekit.core.events import (
     CheckpointSaved,
     Event,
     Exploited,
+    Place,
     Reported,
+    SessionHeader,
     TrialAdded,
     ValidationEnded,
     ValidationEvent,
@@ -58,6 +60,7 @@ from tunekit.core.values import (
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.storage import PATIENCE_S, Folder, folder_at
+from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
 
@@ -132,8 +135,9 @@ class Journal:
                 series,
             )
         head = {"n": self.last, "journal": "tunekit", "version": VERSION, "begins": begins}
-        head = {**head, "after": found, "follows": seal, **(about or {})}
-        folder.append(series, sealed(_encoded(head)))
+        line = sealed(_encoded({**head, "after": found, "follows": seal, **(about or {})}))
+        _head(line, series)  # what is written can be read
+        folder.append(series, line)
 
     def append(self, event: Event) -> None:
         """Write an event, with the next number; what no reader would accept is replaced."""
@@ -284,10 +288,7 @@ def _written_before(folder: Folder, series: str) -> int:
 
 
 def events_in(
-    source: str | Path,
-    filesystem: pyarrow.fs.FileSystem | None = None,
-    *,
-    unpickle: bool = False,
+    source: str | Path, filesystem: pyarrow.fs.FileSystem | None = None, *, unpickle: bool = False
 ) -> list[Event]:
     """Return the events of an experiment's newest sweep, in order.
 
@@ -300,6 +301,7 @@ def events_in(
             represent are texts.
 
     Raises:
+        tunekit.errors.ConfigError: If the folder cannot be reached.
         tunekit.errors.JournalError: If a file is not a journal, has another version, is damaged, or
             has an unknown event.
         OSError: If the storage fails.
@@ -308,7 +310,11 @@ def events_in(
         >>> events_in("/no/such/folder")
         []
     """
-    return record_of(folder_at(*storage_at(str(source), filesystem)), unpickle=unpickle).events
+    problems = Problems("events_in")
+    found = check_path(source, filesystem, problems, "source")
+    problems.raise_any()
+    assert found is not None  # otherwise an error was raised
+    return record_of(folder_at(*found), unpickle=unpickle).events
 
 
 @dataclass
@@ -599,14 +605,19 @@ def _named(event: Event) -> object:
     """Return what the event belongs to; an error is raised here, where its line is known."""
     match event:
         case Reported():
-            return event.place
+            return msgspec.convert(event.place, Place)
         case ValidationEvent():
             return event.key
     return None
 
 
 def _head(line: bytes, file: str) -> dict[str, Any]:
-    """Read the first line of a session."""
+    """Read the first line of a session.
+
+    Raises:
+        tunekit.errors.JournalError: If it is that of another file, or of another version.
+        msgspec.ValidationError: If a field is missing or wrong.
+    """
     head = _parsed(line, file, 1, unpickle=False)
     head.pop("crc", None)
     version = head.get("version")
@@ -620,4 +631,5 @@ def _head(line: bytes, file: str) -> dict[str, Any]:
             f"{file} has version {version} of the format; this tunekit reads version {VERSION}. "
             "Install the tunekit that wrote it."
         )
+    msgspec.convert(head, SessionHeader)
     return head

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tunekit.core.values import finite_number, format_value
 from tunekit.errors import ConfigError
+
+_MODES = ("min", "max")
 
 
 def format_argument(value: object) -> str:
@@ -53,6 +55,23 @@ class Problems:
         if not (isinstance(value, str) and value in allowed):
             options = ", ".join(repr(option) for option in allowed)
             self.add(f"{name}={format_argument(value)} is not one of {options}. Use one of these.")
+
+    def goal(self, metric: Any, mode: Any) -> None:
+        """Require a metric's name (or None), and ``"min"`` or ``"max"`` (or None)."""
+        self.optional("metric", metric, str, "Pass the name of a metric.")
+        if mode is not None:
+            self.choice("mode", mode, _MODES)
+
+    def goals(self, metrics: Any) -> None:
+        """Require two metrics or more, each with ``"min"`` or ``"max"``."""
+        fix = "Pass {'accuracy': 'max', 'latency_ms': 'min'}, for example."
+        if not self.instance("metrics", metrics, Mapping, fix):
+            return
+        if len(metrics) < 2:
+            self.add(f"metrics={format_argument(dict(metrics))} names fewer than two. {fix}")
+        for name, mode in metrics.items():
+            self.instance("A key of metrics,", name, str, "Pass names of metrics.")
+            self.choice(f"metrics[{format_argument(name)}]", mode, _MODES)
 
     def integer(self, name: str, value: Any, *, least: int, optional: bool = False) -> None:
         """Require ``value`` to be a whole number of at least ``least`` (or None if optional)."""

@@ -116,16 +116,9 @@ def _counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 
 def best_json(best: BestCheckpoint) -> dict[str, Any]:
     """Return the best checkpoint with its path, score and hyperparameters."""
-    return {
-        "trial_id": best.trial_id,
-        "generation": best.generation,
-        "iteration": best.iteration,
-        "score": best.score,
-        "checkpoint": best.path,
-        "kept": best.checkpoint is not None,
-        "config": dict(best.config),
-        "violation": best.violation,
-    }
+    names = ("trial_id", "generation", "iteration", "score", "violation")
+    checkpoint = {"checkpoint": best.path, "kept": best.checkpoint is not None}
+    return {n: getattr(best, n) for n in names} | checkpoint | {"config": dict(best.config)}
 
 
 # Failures --------------------------------------------------------------------------------------

@@ -11,16 +11,12 @@ from typing import Any
 from tunekit.core.metrics import finite_json, flatten
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
 from tunekit.core.timeline import Timeline, TrialSummary
+from tunekit.core.values import describe_error
 from tunekit.errors import ConfigError, extra
 
 with extra("optuna"):
     import optuna
-    from optuna.distributions import (
-        BaseDistribution,
-        CategoricalDistribution,
-        FloatDistribution,
-        IntDistribution,
-    )
+    from optuna import distributions
     from optuna.trial import TrialState
 
 _EXPLOIT = ("generation", "reached", "donor_id", "donor_generation", "iteration", "score")
@@ -44,7 +40,7 @@ def study_of(
         study_name: Likewise.
 
     Raises:
-        tunekit.errors.ConfigError: If the storage has a study of that name.
+        tunekit.errors.ConfigError: If the storage cannot be used, or has a study of that name.
     """
     names, modes = list(objectives), list(objectives.values())
     metric, mode = names[0], modes[0]
@@ -56,13 +52,18 @@ def study_of(
             study_name=study_name,
             directions=["maximize" if mode == "max" else "minimize" for mode in modes],
         )
-    except optuna.exceptions.DuplicatedStudyError:
-        problem = (
-            f"study_name={study_name!r} is in the storage already. Pass another study_name, or "
-            f"delete that study first: optuna.delete_study(study_name={study_name!r}, "
-            "storage=storage)."
+    except Exception as error:  # whatever it and SQLAlchemy raise
+        problem = (  # without the storage, which may have a password
+            f"storage cannot be used: {describe_error(error).reason}. Pass a URL of SQLAlchemy, "
+            "such as 'sqlite:////results/studies.db', or a storage of Optuna."
         )
-        raise ConfigError("Sweep.to_optuna", [problem]) from None
+        if isinstance(error, optuna.exceptions.DuplicatedStudyError):
+            problem = (
+                f"study_name={study_name!r} is in the storage already. Pass another study_name, or "
+                f"delete that study first: optuna.delete_study(study_name={study_name!r}, "
+                "storage=storage)."
+            )
+        raise ConfigError("Sweep.to_optuna", [problem]) from error
     finally:
         optuna.logging.set_verbosity(level)
     configs = [
@@ -88,10 +89,8 @@ def study_of(
         state = trial_state(trial, scored=has_all)
         attributes: dict[str, Any] = {"trial_id": trial_id, "generation": trial.generation}
         if scored is not None:
-            attributes |= {
-                "iteration": scored.iteration,
-                "metrics": finite_json(flatten(scored.metrics)),
-            }
+            metrics = finite_json(flatten(scored.metrics))
+            attributes |= {"iteration": scored.iteration, "metrics": metrics}
         if trial_id in overwritten:
             attributes |= {"value_generation": generation, "exploits": overwritten[trial_id]}
         params = {
@@ -150,7 +149,7 @@ def trial_state(trial: TrialSummary, *, scored: bool) -> TrialState:
     return TrialState.COMPLETE if scored else TrialState.FAIL
 
 
-def distribution_of(parameter: Parameter) -> BaseDistribution:
+def distribution_of(parameter: Parameter) -> distributions.BaseDistribution:
     """Return Optuna's distribution of a hyperparameter.
 
     Example:
@@ -160,12 +159,12 @@ def distribution_of(parameter: Parameter) -> BaseDistribution:
         IntDistribution(high=64, log=False, low=8, step=1)
     """
     if parameter.kind == CHOICE:
-        return CategoricalDistribution(parameter.choices)
-    assert parameter.low is not None and parameter.high is not None  # only choices have no limits
+        return distributions.CategoricalDistribution(parameter.choices)
     low, high, log = parameter.low, parameter.high, parameter.log
+    assert low is not None and high is not None  # only choices have no limits
     if parameter.kind == INT:
-        return IntDistribution(int(low), int(high), log=log)
-    return FloatDistribution(low, high, log=log)
+        return distributions.IntDistribution(int(low), int(high), log=log)
+    return distributions.FloatDistribution(low, high, log=log)
 
 
 def _plain(known: Mapping[str, Any]) -> dict[str, Any]:

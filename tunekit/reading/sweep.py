@@ -6,7 +6,8 @@ import gc
 import os
 import posixpath
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +24,7 @@ from tunekit.core.ranking import Ranked, front_of, ranking_of
 from tunekit.core.signatures import ValidationFunction, function_name
 from tunekit.core.timeline import ScoredCheckpoint, Timeline
 from tunekit.core.timing import Clock, Pace
-from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError, extra
+from tunekit.errors import ConfigError, MetricNotFoundError, extra
 from tunekit.following.best import best_requests
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import (
@@ -339,43 +340,23 @@ class Sweep:
             >>> Sweep([]).pareto({"accuracy": "max", "latency_ms": "min"})
             []
         """
-        problems, objectives = Problems("Sweep.pareto"), metrics or self.objectives
-        if problems.instance("metrics", objectives, Mapping, "Pass {'accuracy': 'max', ...}."):
-            if len(objectives) < 2:
-                problems.add(
-                    f"a Pareto front needs more objectives than {format_names(objectives)}. Pass "
-                    "two metrics or more: metrics={'accuracy': 'max', 'latency_ms': 'min'}."
-                )
-            for name, mode in objectives.items():
-                problems.choice(f"metrics[{name!r}]", mode, ["min", "max"])
+        problems = Problems("Sweep.pareto")
+        objectives = self.objectives if metrics is None else metrics
+        problems.goals(objectives)
         problems.raise_any()
         first = next(iter(objectives))
         front = front_of(self.timeline, objectives)
         return [self._found(trial_id, scored, first) for trial_id, scored in front]
 
-    def _found(
-        self,
-        trial_id: str,
-        winning: ScoredCheckpoint,
-        metric: str,
-    ) -> BestCheckpoint:
+    def _found(self, trial_id: str, winning: ScoredCheckpoint, metric: str) -> BestCheckpoint:
         score, path = winning.value(metric), winning.checkpoint
         assert score is not None  # otherwise it would not be the best
         at, checkpoint = self.filesystem, None
         if at is not None and is_inside(at, self.path, path) and exists(at, path):
             checkpoint = checkpoint_at(path, at)
-        return BestCheckpoint(
-            trial_id=trial_id,
-            generation=winning.generation,
-            iteration=winning.iteration,
-            metric=metric,
-            score=score,
-            metrics=winning.metrics,
-            config=self.timeline.config_of(trial_id, winning.generation),
-            path=path,
-            checkpoint=checkpoint,
-            violation=winning.violation,
-        )
+        config, violation = self.timeline.config_of(trial_id, winning.generation), winning.violation
+        found, metrics = (trial_id, *winning.place), winning.metrics
+        return BestCheckpoint(*found, metric, score, metrics, config, path, checkpoint, violation)
 
     @showing_messages()
     def validate(
@@ -432,6 +413,7 @@ class Sweep:
             wrong = name_problem(name, newest.timeline)
             if wrong is not None:
                 problems.add(f"name={name!r} {wrong}")
+        problems.instance("replace", replace, bool, "Pass True or False.")
         requests = best_requests(
             newest.timeline,
             self.metric,
@@ -494,6 +476,7 @@ class Sweep:
             ('RUNNING', {'lr': 0.1})
         """
         problems, objectives = Problems("Sweep.to_optuna"), self.objectives
+        problems.optional("study_name", study_name, str, "Pass 'digits', for example.")
         if self.metric is not None or len(objectives) < 2:
             objectives = dict([self._goal(None, None, problems)])
         problems.raise_any()
@@ -510,6 +493,8 @@ class Sweep:
 
     def _goal(self, metric: str | None, mode: str | None, problems: Problems) -> tuple[str, str]:
         """Return the metric and the mode to rank by, by default the sweep's; add any problems."""
+        problems.goal(metric, mode)
+        problems.raise_any()
         names, known = self.timeline.names, self.mode if metric in (None, self.metric) else None
         metric, mode = metric or self.metric, mode or known
         if metric is None:
@@ -526,8 +511,6 @@ class Sweep:
             )
         elif mode is None:
             problems.add("mode is missing, and the sweep has none. Pass 'min' or 'max'.")
-        else:
-            problems.choice("mode", mode, ["min", "max"])
         return str(metric), str(mode)
 
     def trial_errors(self) -> dict[str, str]:
@@ -579,6 +562,11 @@ class Sweep:
           checkpoint, as in :meth:`best`; None if there is none yet, or no metric to rank by.
         """
         best = self._first(self.ranking(), str(self.metric))
+        front = self.pareto() if len(self.objectives) > 1 else ()
+
+        def values_of(one: BestCheckpoint) -> dict[str, Any]:
+            return {name: flatten(one.metrics)[name] for name in self.objectives}
+
         return {
             "path": self.path,
             "followed": self.newest_session.get("followed"),
@@ -589,18 +577,24 @@ class Sweep:
             "constraints": [one.text for one in self.constraints],
             **summary_json(self.timeline, self.driver),
             "best": best and best_json(best),
-            "pareto": [
-                {
-                    **best_json(one),
-                    "objectives": {name: flatten(one.metrics)[name] for name in self.objectives},
-                }
-                for one in (self.pareto() if len(self.objectives) > 1 else ())
-            ],
+            "pareto": [{**best_json(one), "objectives": values_of(one)} for one in front],
         }
 
     def __repr__(self) -> str:
         trials, validations = len(self.timeline.trials), len(self.timeline.validations)
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
+
+
+@contextmanager
+def _without_collections() -> Iterator[None]:
+    """Disable the garbage collector: it takes half of the time if many objects are kept."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 class Follower:
@@ -652,6 +646,7 @@ class Follower:
         #: The sweep as of the last call of :meth:`poll`.
         self.sweep = Sweep((), **self._options)
 
+    @_without_collections()
     def poll(self) -> bool:
         """Read new events; return whether there were any.
 
@@ -667,10 +662,14 @@ class Follower:
             self._reader.forget()  # new events may change how earlier ones are shown
             record = self._reader.read()
         changed = record.anew or bool(record.events) or _who(driver) != _who(self.sweep.driver)
-        if record.anew:
-            self.sweep = Sweep(record.events, record.sessions, later=later, **self._options)
-        elif record.events:
-            self.sweep.extend(record.events)
+        try:
+            if record.anew:
+                self.sweep = Sweep(record.events, record.sessions, later=later, **self._options)
+            elif record.events:
+                self.sweep.extend(record.events)
+        except Exception:
+            self._reader.forget()  # the next call reads all of them
+            raise
         self.sweep.driver, self._later = driver, later
         return changed
 
@@ -722,39 +721,31 @@ def load(
     problems = Problems("tunekit.load")
     found = check_path(path, storage_filesystem, problems)
     if found is not None and not folder_at(*found).names(SERIES):
-        problems.add(f"path={os.fspath(path)!r} {path_problem(*found, os.fspath(path))}")
-    if mode is not None:
-        problems.choice("mode", mode, ["min", "max"])
+        problems.add(f"path={os.fsdecode(path)!r} {path_problem(*found, os.fsdecode(path))}")
+    problems.goal(metric, mode)
     problems.raise_any()
     assert found is not None  # otherwise an error was raised
-    source = None if storage_filesystem is not None else absolute(os.fspath(path))
+    source = None if storage_filesystem is not None else absolute(os.fsdecode(path))
     follower = Follower(*found, source, metric=metric, mode=mode)
-    enabled = gc.isenabled()
-    gc.disable()  # it takes half of the time if many objects are made and kept
-    try:
-        follower.poll()
-    finally:
-        if enabled:
-            gc.enable()
+    follower.poll()
     return follower.sweep
 
 
-def outline(path: str, filesystem: pyarrow.fs.FileSystem, **goal: str | None) -> dict[str, Any]:
+def outline(follower: Follower) -> dict[str, Any]:
     """Return a short summary of a sweep, for a list of several.
 
     Args:
-        path: The experiment's folder.
-        filesystem: The storage that it is in.
-        goal: The metric and the mode, as for :func:`tunekit.load`.
+        follower: Follows the sweep; its new events are read first.
 
     Returns:
-        Part of the summary: the ``state`` and so on. If the journal is damaged, the state is
+        Part of the summary: the ``state`` and so on. If the sweep cannot be read, the state is
         ``"unreadable"``, and there is a ``reason``.
     """
     try:
-        summary = load(path, filesystem, **goal).summary()
-    except (TunekitError, OSError) as error:
-        return {"state": "unreadable", "reason": str(error)}
+        follower.poll()
+        summary = follower.sweep.summary()
+    except Exception as error:  # of this sweep; others are still listed
+        return {"state": "unreadable", "reason": f"{type(error).__name__}: {error}"}
     names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
     return {name: summary[name] for name in names}
 

@@ -15,7 +15,7 @@ from tunekit.core.metrics import GENERATION, ITERATION, REPORT_TIME, RUNS, flatt
 from tunekit.core.ranking import Ranked
 from tunekit.core.timeline import VALIDATION, Timeline
 from tunekit.core.validation import PENDING
-from tunekit.core.values import encodable
+from tunekit.results.lineage import frame_of
 
 #: The first columns of the reports.
 LEADING = ("trial_id", GENERATION, ITERATION, RUNS, REPORT_TIME)
@@ -44,10 +44,7 @@ _WHOLE = (
 
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
     """Return rows as a table with these columns, followed by any others that the rows have."""
-    # Reports may have strings with lone surrogates, which pandas does not accept.
-    made = pd.DataFrame(
-        [{k: encodable(v) if type(v) is str else v for k, v in row.items()} for row in rows]
-    )
+    made = frame_of(rows)
     made = made.reindex(columns=[*columns, *(n for n in made.columns if n not in columns)])
     for name in columns:
         if name in _MOMENTS:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import pandas as pd
 
 from tunekit.core.events import Exploited
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import flatten
-from tunekit.errors import ConfigError
-from tunekit.messages.problems import format_argument
+from tunekit.core.values import encodable
+from tunekit.messages.problems import Problems, format_argument
 
 
 class Lineage:
@@ -90,18 +91,19 @@ class Lineage:
         """
         self._line(trial_id, generation)
         changes = self._ancestry.schedule(trial_id, generation)
-        return pd.DataFrame(
-            [{"iteration": iteration, **flatten(config)} for iteration, config in changes]
-        )
+        return frame_of({"iteration": at, **flatten(config)} for at, config in changes)
 
     def _line(self, trial_id: str, generation: int | None) -> list[Exploited]:
-        newest = self._ancestry.generation(trial_id)
-        if generation is not None and generation not in range(newest + 1):
-            problem = (
+        problems = Problems("Lineage")
+        known = problems.instance("trial_id", trial_id, str, "Pass the ID of a trial.")
+        newest = self._ancestry.generation(trial_id) if known else 0
+        is_number = isinstance(generation, int)
+        if generation is not None and not (is_number and 0 <= generation <= newest):
+            problems.add(
                 f"generation={format_argument(generation)} of trial {trial_id!r} does not exist. "
                 f"Pass {newest}, its newest, or less."
             )
-            raise ConfigError("Lineage", [problem])
+        problems.raise_any()
         return self._ancestry.line(trial_id, generation)
 
     def __len__(self) -> int:
@@ -112,11 +114,20 @@ class Lineage:
         return f"Lineage({len(self)} exploits)"
 
 
+def frame_of(rows: Iterable[Mapping[str, Any]], **options: Any) -> pd.DataFrame:
+    """Return rows as a table, without lone surrogates, which pandas does not accept."""
+    plain = [
+        {encodable(k): encodable(v) if type(v) is str else v for k, v in row.items()}
+        for row in rows
+    ]
+    return pd.DataFrame(plain, **options)
+
+
 def _table(exploits: Iterable[Exploited]) -> pd.DataFrame:
     names = [name for name in Exploited.__struct_fields__ if name != "n"]
     columns = [name for name in names if not name.endswith("config")]
     fields = [{name: getattr(exploit, name) for name in names} for exploit in exploits]
     rows = [flatten({k: v for k, v in one.items() if v or k in columns}) for one in fields]
-    table = pd.DataFrame(rows, columns=None if rows else columns)
+    table = frame_of(rows, columns=None if rows else columns)
     table["time"] = pd.to_datetime(pd.to_numeric(table["time"]), unit="s", utc=True)
     return table

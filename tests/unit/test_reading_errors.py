@@ -1,0 +1,98 @@
+"""Odd arguments of readers are errors that show the value, the rule and the fix."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
+
+import tunekit
+from tests.support.readers import session, trial
+from tunekit._ray.storage import changed_at, paths_in
+from tunekit.board.serve import serve
+from tunekit.journal.experiments import sweeps_below
+from tunekit.journal.journal import events_in
+
+LOCAL = LocalFileSystem()
+ODD_PATHS = [
+    "\0",
+    "x" * 5_000,
+    "~\0",
+    "/tmp/\ud800",
+    3,
+    None,
+    b"/tmp",
+    ["a"],
+    "file:///%ff",
+    "a:/b",
+]
+ODD_NAMES: list[Any] = [3, ["accuracy"], {"accuracy": "max"}, np.array([1, 2])]
+
+
+@pytest.mark.parametrize("path", ODD_PATHS, ids=lambda path: repr(path)[:20])
+def test_an_odd_path_is_an_error_that_shows_it(path):
+    with pytest.raises(tunekit.errors.ConfigError, match="path=") as caught:
+        tunekit.load(path)
+    assert len(str(caught.value)) < 1000
+    with pytest.raises(tunekit.errors.ConfigError, match="source="):
+        events_in(path)
+
+
+def test_a_name_that_is_not_utf8_hides_nothing(tmp_path):
+    trial(session(tmp_path / "good"), "a", 0.5)
+    (tmp_path / os.fsdecode(b"odd\xff")).mkdir()
+    with pytest.raises(tunekit.errors.ConfigError, match=r"does not exist.*good"):
+        tunekit.load(tmp_path / "none")
+    assert [one.path for one in sweeps_below(LOCAL, str(tmp_path))] == [str(tmp_path / "good")]
+    storage = PyFileSystem(FSSpecHandler(fsspec.filesystem("file")))
+    with pytest.raises(tunekit.errors.ConfigError, match="does not exist"):
+        tunekit.load(str(tmp_path / "none"), storage)
+    assert paths_in(LOCAL, str(tmp_path)) == [str(tmp_path / "good")]
+    assert changed_at(LOCAL, str(tmp_path)) is not None
+
+
+@pytest.mark.parametrize("storage", ["x", object(), LocalFileSystem, fsspec.filesystem("file")])
+def test_another_kind_of_filesystem_is_an_error_that_says_how_to_wrap_it(tmp_path, storage):
+    for call in (tunekit.load, events_in):
+        with pytest.raises(tunekit.errors.ConfigError, match=r"storage_filesystem=.*FSSpecHandler"):
+            call(str(tmp_path), storage)
+    trial(session(tmp_path), "a", 0.5)
+    wrapped = PyFileSystem(FSSpecHandler(fsspec.filesystem("file")))
+    assert tunekit.load(str(tmp_path), wrapped).best().score == 0.5
+
+
+@pytest.mark.parametrize("odd", ODD_NAMES, ids=repr)
+def test_an_odd_metric_or_mode_is_an_error_that_shows_it(tmp_path, odd):
+    trial(session(tmp_path), "a", 0.5)
+    loaded = tunekit.load(tmp_path)
+    for call in (partial(tunekit.load, tmp_path), loaded.best, partial(serve, [str(tmp_path)])):
+        with pytest.raises(tunekit.errors.ConfigError, match=r"metric=.* is of type"):
+            call(metric=odd)
+        with pytest.raises(tunekit.errors.ConfigError, match=r"mode=.* is not one of"):
+            call(mode=odd)
+    for metrics in (odd, {"accuracy": "max"}, {3: "max", "b": "min"}, {"a": odd, "b": "max"}):
+        with pytest.raises(tunekit.errors.ConfigError, match="metrics"):
+            loaded.pareto(metrics)
+
+
+@pytest.mark.parametrize(
+    "storage",
+    ["", "x", "foo://x", "sqlite:////no/such/folder/x.db", "mysql://u:secret@h/x", 3, ["x"]],
+)
+def test_a_storage_that_optuna_cannot_use_is_an_error_without_its_password(tmp_path, storage):
+    trial(session(tmp_path), "a", 0.5)
+    with pytest.raises(tunekit.errors.ConfigError, match="storage cannot be used") as caught:
+        tunekit.load(tmp_path).to_optuna(storage)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [3, ["digits"], b"digits"])
+def test_a_study_name_is_a_text(tmp_path, name):
+    trial(session(tmp_path), "a", 0.5)
+    with pytest.raises(tunekit.errors.ConfigError, match=r"study_name=.* is of type"):
+        tunekit.load(tmp_path).to_optuna(study_name=name)
