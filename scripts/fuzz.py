@@ -1,9 +1,10 @@
-"""Call what reads sweeps with random and odd arguments, and print each raw traceback.
+"""Call everything public with random and odd arguments, and print each raw traceback.
 
     python scripts/fuzz.py                                   # each list of calls, 5,000 times
     python scripts/fuzz.py --n 500 --seed 7 --what journals
 
 - ``calls``: the public calls that read sweeps, with wrong types, odd paths, URIs and names.
+- ``settings``: the public calls that set up, follow and restore sweeps, likewise.
 - ``commands``: every command, in this process.
 - ``journals``: every reader, of journals with odd values and right checksums.
 
@@ -41,7 +42,8 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 import pyarrow.fs  # noqa: E402
-from ray import tune  # noqa: E402
+from ray import train, tune  # noqa: E402
+from ray.train.torch import TorchTrainer  # noqa: E402
 
 import tunekit  # noqa: E402
 from tests.support.fakes import FakeClock  # noqa: E402
@@ -57,12 +59,15 @@ from tunekit.board.live import LiveSweep  # noqa: E402
 from tunekit.board.page import render_index, write_page  # noqa: E402
 from tunekit.cli import commands as cli  # noqa: E402
 from tunekit.core.values import format_value  # noqa: E402
+from tunekit.distributed import TrainerFactory, TrainerValidation  # noqa: E402
 from tunekit.errors import TunekitError  # noqa: E402
 from tunekit.journal.journal import Journal, events_in  # noqa: E402
 from tunekit.journal.lock import Driver  # noqa: E402
 from tunekit.journal.storage import LocalFolder  # noqa: E402
+from tunekit.policies import AtDecisions  # noqa: E402
 from tunekit.reading.catalogue import Catalogue  # noqa: E402
 from tunekit.reading.sweep import Follower  # noqa: E402
+from tunekit.schedulers import MOASHA, PromotionASHA  # noqa: E402
 
 LOCAL = pyarrow.fs.LocalFileSystem()
 TABLES = ("trials", "reports", "validations", "later_validations", "decisions")
@@ -313,6 +318,125 @@ def reading(place: Place) -> list[Call]:
     ]
 
 
+def settings(place: Place) -> list[Call]:
+    """Return the public calls with which a sweep is set up, followed or restored."""
+
+    def train_fn(config: Mapping[str, Any]) -> None: ...
+
+    def validate(checkpoint: Any, *, batch_size: int = 1) -> Mapping[str, float]:
+        return {"accuracy": 0.5}
+
+    loop = TorchTrainer(train_fn, scaling_config=train.ScalingConfig(num_workers=1))
+    count = either(one_of(1, 2, np.int64(3)), anything)
+    fn = either(one_of(validate, validate, validate), anything)
+    task = one_of(train.ValidationTaskConfig(), train.ValidationTaskConfig({"batch_size": 2}))
+    choice = either(one_of("auto", "trial", "elsewhere", "wait", "continue", "decisions"), NAMES)
+    config = {
+        "fn": fn,
+        "task_config": either(task, anything),
+        "ray_remote_kwargs": either(one_of({"num_cpus": 1}, {"num_cpus": "x"}, {"x": 1}), anything),
+        "when": either(count, choice),
+        "constraints": either(one_of([tunekit.Constraint("a <= 1")], ["a <= 1"]), anything),
+        "on_failure": either(one_of("record", "raise", "ignore"), NAMES),
+        **dict.fromkeys(("evaluators", "max_in_flight", "max_retries"), count),
+        **dict.fromkeys(("where", "on_pending"), choice),
+    }
+    known = one_of(None, tunekit.ValidationConfig(fn=validate), train.ValidationConfig(fn=validate))
+    schedulers = one_of(None, asha(), pbt(), tunekit.ValidatedScheduler(asha()), "asha", "none")
+    scheduler = either(schedulers, anything)
+    policy = either(one_of(None, tunekit.EveryIterations(2), AtDecisions()), anything)
+    trainables = one_of(train_fn, train_fn, tune.Trainable, "PPO", loop, lambda: None)
+    trainable = either(trainables, anything)
+    space = either(one_of(None, {}, {"lr": tune.uniform(0, 1)}, {"scaling_config": 3}), anything)
+
+    def changed(kind: Any, **given: Any) -> Any:
+        """Return settings of Ray's whose fields may be anything: Ray checks few of them."""
+        made = kind()
+        for name, value in given.items():
+            setattr(made, name, value)
+        return made
+
+    def tuner(**given: Any) -> Any:
+        of_tune = {name: given.pop(name) for name in tune_config if name in given}
+        of_run = {name: given.pop(name) for name in run_config if name in given}
+        given.setdefault("tune_config", changed(tune.TuneConfig, **of_tune))
+        given.setdefault("run_config", changed(tune.RunConfig, storage_path="out", **of_run))
+        return tunekit.Tuner(**given)
+
+    tune_config = {"metric": NAMES, "mode": MODES, "scheduler": scheduler, "search_alg": NAMES}
+    run_config = {
+        "name": NAMES,
+        "callbacks": either(one_of([tunekit.EveryIterations(1)], [3]), anything),
+        "checkpoint_config": either(one_of(train.CheckpointConfig()), anything),
+        "storage_filesystem": either(one_of(LOCAL, Store()), anything),
+    }
+    restored = {"path": place.any_path, "storage_filesystem": run_config["storage_filesystem"]}
+    more = {"validation_config": either(known, anything), "param_space": space}
+    periods = {"time_attr": NAMES, "reduction_factor": count, "grace_period": count}
+    goals = either(one_of({"accuracy": "max", "loss": "min"}), anything)
+    return [
+        Call("ValidationConfig", tunekit.ValidationConfig, config, ["fn"]),
+        Call(
+            "ValidationCallback",
+            tunekit.ValidationCallback,
+            {"config": either(known, anything)},
+            ["config"],
+        ),
+        Call(
+            "ValidatedScheduler",
+            tunekit.ValidatedScheduler,
+            {"scheduler": scheduler},
+            ["scheduler"],
+        ),
+        Call("Constraint", tunekit.Constraint, {"text": NAMES}, ["text"]),
+        Call("EveryIterations", tunekit.EveryIterations, {"n": count}, ["n"]),
+        Call("PromotionASHA", PromotionASHA, {**periods, "max_t": count, "mode": MODES}),
+        Call("MOASHA", MOASHA, {**periods, "max_t": count, "metrics": goals}, ["metrics"]),
+        Call("checkpointable", tunekit.checkpointable, {"trainable": trainable}, ["trainable"]),
+        Call("checkpoint_with", tunekit.checkpoint_with, {"save": fn}, ["save"]),
+        Call(
+            "report",
+            tunekit.report,
+            {"metrics": anything, "validation": either(task, anything), "checkpoint": anything},
+            ["metrics"],
+        ),
+        Call("state_of", tunekit.state_of, {"checkpoint": anything}, ["checkpoint"]),
+        Call(
+            "TrainerValidation",
+            TrainerValidation,
+            {"loop": fn, "scaling_config": either(one_of(train.ScalingConfig()), anything)},
+            ["loop", "scaling_config"],
+        ),
+        Call("TrainerFactory", TrainerFactory, {"make": fn}, ["make"]),
+        Call(
+            "Tuner",
+            tuner,
+            {"trainable": trainable, "checkpoint_policy": policy, **more, **tune_config}
+            | {**run_config, "tune_config": anything, "run_config": anything},
+        ),
+        Call("Tuner.can_restore", tunekit.Tuner.can_restore, restored, ["path"]),
+        Call(
+            "Tuner.restore",
+            tunekit.Tuner.restore,
+            {**restored, "trainable": trainable, **more}
+            | {"resume_errored": either(one_of(True), anything), "restart_errored": anything},
+            ["path", "trainable"],
+        ),
+        Call(
+            "follow",
+            tunekit.follow,
+            {"folder": place.any_path, "fn": fn, "journal": place.any_path, "pattern": texts}
+            | {"until": either(one_of(0), texts, anything), "keep": anything, "notify": fn}
+            | {
+                "metric": NAMES,
+                "mode": MODES,
+                "storage_filesystem": run_config["storage_filesystem"],
+            },
+            ["folder", "fn", "until"],
+        ),
+    ]
+
+
 def commands(place: Place) -> list[Call]:
     """Return all commands, with their arguments and options; a name is what is typed before it."""
     flag: Draw = one_of("")
@@ -489,6 +613,7 @@ def journals(place: Place) -> list[Call]:
 #: What may be fuzzed: each returns a list of calls.
 WHAT: dict[str, Callable[[Place], list[Call]]] = {
     "calls": reading,
+    "settings": settings,
     "commands": commands,
     "journals": journals,
 }
@@ -599,6 +724,8 @@ def harmless(folder: Path) -> Iterator[None]:
         replace(cli.webbrowser, "open", lambda address: True)
         replace(serve.uvicorn.Server, "run", lambda self, sockets: None)
         replace(serve, "lower_priority", lambda: None)
+        replace(tune, "report", lambda *known, **named: None)
+        replace(sys.modules["tunekit.following.follow"], "validate_all", lambda *known: None)
         replace(serve, "vega_script", lambda: "")
         stack.enter_context(mock.patch.dict(os.environ, HOME=str(folder / "home")))
         stack.enter_context(warnings.catch_warnings())

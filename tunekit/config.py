@@ -148,8 +148,11 @@ class ValidationConfig(train.ValidationConfig):
         _check_function(self, problems)
         problems.integer("evaluators", evaluators, least=1, optional=True)
         fix = 'Pass a dict such as {"num_cpus": 1}.'
-        if problems.optional("ray_remote_kwargs", ray_remote_kwargs, Mapping, fix) is not None:
-            _check_options(dict(ray_remote_kwargs or {}), problems, actor=evaluators is not None)
+        options = dict(
+            problems.optional("ray_remote_kwargs", ray_remote_kwargs, Mapping, fix) or {}
+        )
+        if options:
+            _check_options(dict(options), problems, actor=evaluators is not None)
         problems.integer("max_in_flight", max_in_flight, least=1, optional=True)
         problems.integer("max_retries", max_retries, least=0)
         if isinstance(when, str):
@@ -162,15 +165,15 @@ class ValidationConfig(train.ValidationConfig):
             problems.integer("when", when, least=1)
         problems.choice("where", where, ["auto", "trial", "elsewhere"])
         problems.choice("on_pending", on_pending, ON_PENDING)
-        if where == "trial":
-            _check_in_trial(self, problems)
+        if isinstance(where, str) and where == "trial":
+            _check_in_trial(self, options, problems)
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])
         fix = "Pass [tunekit.Constraint('latency_ms <= 20')], for example."
         if problems.instance("constraints", constraints, (list, tuple), fix):
             for place, one in enumerate(constraints):
                 problems.instance(f"constraints[{place}]", one, Constraint, fix)
         problems.raise_any()
-        self.ray_remote_kwargs = dict(ray_remote_kwargs or {})
+        self.ray_remote_kwargs = options
         self.constraints = tuple(constraints)
 
     @property
@@ -233,16 +236,17 @@ def _check_function(config: ValidationConfig, problems: Problems) -> None:
         _check_picklable(f"task_config.fn_kwargs[{key!r}]", value, problems)
 
 
-def _check_in_trial(config: ValidationConfig, problems: Problems) -> None:
+def _check_in_trial(
+    config: ValidationConfig, options: Mapping[Any, Any], problems: Problems
+) -> None:
     """Add the settings that contradict ``where="trial"``."""
-    evaluators, options = config.evaluators, set(config.ray_remote_kwargs or ())
     contradictions = [
         f"ray_remote_kwargs[{name!r}] (for a task's process)"
-        for name in sorted(options - AMOUNTS - {"name"})[:1]
+        for name in sorted(options.keys() - AMOUNTS - {"name"}, key=str)[:1]
     ]
-    if evaluators is not None:
-        contradictions.append(f"evaluators={evaluators!r}, which are separate processes")
-    if config.on_pending == "continue":
+    if config.evaluators is not None:
+        contradictions.append(f"evaluators={config.evaluators!r}, which are separate processes")
+    if isinstance(config.on_pending, str) and config.on_pending == "continue":
         contradictions.append("on_pending='continue', with which no trial waits")
     for what in contradictions:
         problems.add(

@@ -5,7 +5,6 @@ To add one, derive from :class:`SchedulerBase`, whose properties describe how it
 
 from __future__ import annotations
 
-import numbers
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +19,7 @@ from tunekit.core.decision_points import DecisionRule
 from tunekit.core.halving import Halving, RungAction, milestones
 from tunekit.core.pareto import Point
 from tunekit.errors import ConfigError
-from tunekit.messages.problems import Problems, format_argument
+from tunekit.messages.problems import Problems
 
 __all__ = ["MOASHA", "PromotionASHA", "SchedulerBase", "Traits"]
 
@@ -58,9 +57,12 @@ class _SuccessiveHalving(SchedulerBase):
     ):
         problems.instance("time_attr", time_attr, str, "Pass the name of a time in results.")
         numbers_right = [
-            _above(problems, "max_t", max_t, 0),
-            _above(problems, "grace_period", grace_period, 0),
-            _above(problems, "reduction_factor", reduction_factor, 1),
+            problems.number(name, value, "a number", "Pass more.", above=least)
+            for name, value, least in (
+                ("max_t", max_t, 0),
+                ("grace_period", grace_period, 0),
+                ("reduction_factor", reduction_factor, 1),
+            )
         ]
         problems.integer("brackets", brackets, least=1)
         if all(numbers_right):
@@ -358,14 +360,3 @@ class MOASHA(_SuccessiveHalving):
             )
             raise ConfigError("TuneConfig", [f"{contradicts} Pass mode={own!r}."])
         return True
-
-
-def _above(problems: Problems, name: str, value: Any, least: float) -> bool:
-    """Require a number above ``least``; return whether it is one."""
-    number = isinstance(value, numbers.Real) and not isinstance(value, bool)
-    if number and least < float(value) < float("inf"):
-        return True
-    problems.add(
-        f"{name}={format_argument(value)} must be a number above {least}. Pass {least + 1} or more."
-    )
-    return False

@@ -10,6 +10,7 @@ from ray import train, tune
 
 from tunekit._ray.functions import NoSession, current_saver, is_trial, register_saver, saved_dict
 from tunekit.core.metrics import VALIDATION_KEY as VALIDATION_KEY
+from tunekit.core.values import MOST_SECONDS
 from tunekit.errors import ConfigError, WiringError
 from tunekit.messages.problems import Problems
 
@@ -173,6 +174,9 @@ def check_override(name: str, value: object, problems: Problems) -> ValidationOv
 
 def check_task(name: str, task: train.ValidationTaskConfig, problems: Problems) -> bool:
     """Return whether the settings of a validation are right; add the problems with them."""
-    if task.timeout_s is not None and not problems.seconds(f"{name}.timeout_s", task.timeout_s):
-        return False
-    return problems.instance(f"{name}.fn_kwargs", task.fn_kwargs, Mapping, "Pass a dict.")
+    seconds, fix = task.timeout_s, "Pass 60 for a minute, None for no limit."
+    timeout = f"{name}.timeout_s", seconds, "a number of seconds", fix
+    in_time = seconds is None or problems.number(*timeout, above=0, most=MOST_SECONDS)
+    return (
+        problems.instance(f"{name}.fn_kwargs", task.fn_kwargs, Mapping, "Pass a dict.") and in_time
+    )

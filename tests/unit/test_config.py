@@ -65,7 +65,7 @@ WRONG = [
     ),
     (
         {"task_config": train.ValidationTaskConfig(timeout_s=float("inf"))},
-        "timeout_s=inf must be a positive number of seconds",
+        "timeout_s=inf must be a number of seconds above 0",
     ),
     ({"ray_remote_kwargs": [1]}, "ray_remote_kwargs=[1] is of type list"),
     ({"ray_remote_kwargs": {"num_cpu": 1}}, "Invalid option keyword num_cpu"),

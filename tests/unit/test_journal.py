@@ -309,7 +309,9 @@ def any_value(kind: type, field: str) -> st.SearchStrategy[Any]:
 def test_whatever_an_event_is_given_can_be_read(kind, data):
     fields = {name: data.draw(any_value(kind, name), name) for name in kind.__struct_fields__}
     with TemporaryDirectory() as folder:
-        journal = Journal(LocalFolder(Path(folder)), about={"scheduler": {"type": "ASHA", "settings": fields}})
+        journal = Journal(
+            LocalFolder(Path(folder)), about={"scheduler": {"type": "ASHA", "settings": fields}}
+        )
         journal.append(kind(**fields))
         journal.append(Waited(trial_id="a", seconds=1.0))
         journal.close()

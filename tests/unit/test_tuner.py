@@ -6,6 +6,7 @@ import pickle
 import signal
 from typing import Any
 
+import pandas
 import pytest
 import ray
 from ray import train, tune
@@ -645,3 +646,48 @@ def test_what_trials_cannot_use_is_apart(look, cluster, validation, beside):
     place = tune.PlacementGroupFactory([{"CPU": 1, "train": 1}])
     trainable = tune.with_resources(lambda config: None, place)
     assert look(cluster, trainable, ASHAScheduler(), ray_remote_kwargs=validation).apart is beside
+
+
+# What is no argument at all -----------------------------------------------------------------------
+
+FRAME = pandas.DataFrame({"a": [1]})
+LOOP = TorchTrainer(lambda config: None, scaling_config=train.ScalingConfig(num_workers=1))
+
+
+def changed(kind: Any, **given: Any) -> Any:
+    """Settings of Ray's, which checks few of them."""
+    made = kind()
+    vars(made).update(given)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("call", "named"),
+    [
+        (lambda: tunekit.ValidationCallback(None), "config is None"),
+        (lambda: tunekit.ValidationCallback(FRAME), "config="),
+        (lambda: tunekit.ValidationConfig(len, ray_remote_kwargs=FRAME, where="trial"), "kwargs="),
+        (lambda: tunekit.ValidationConfig(len, where=FRAME, when={}), "where="),
+        (lambda: tunekit.checkpointable(LOOP), "is a trainer"),
+        (lambda: tunekit.schedulers.MOASHA({}, grace_period=10**400), "grace_period="),
+        (lambda: tunekit.Tuner(LOOP, param_space="lr"), "param_space='lr'"),
+        (lambda: tunekit.Tuner(LOOP, validation_config=FRAME, run_config=FRAME), "run_config="),
+        (lambda: tunekit.Tuner(trainable, run_config=changed(tune.RunConfig, callbacks=-1)), "=-1"),
+        (
+            lambda: tunekit.Tuner(
+                trainable, run_config=changed(tune.RunConfig, storage_filesystem="s3")
+            ),
+            "storage_filesystem='s3'",
+        ),
+        (
+            lambda: tunekit.Tuner(trainable, run_config=changed(tune.RunConfig, storage_path="x")),
+            "storage_path='x' is relative",
+        ),
+        (lambda: tunekit.Tuner.restore(b"/none", trainable), "path="),
+        (lambda: tunekit.Tuner.restore("/none", trainable, restart_errored=FRAME), "restart_err"),
+    ],
+)
+def test_what_is_no_argument_is_named_before_anything_starts(call, named):
+    with pytest.raises(ConfigError) as caught:
+        call()
+    assert any(named in problem for problem in caught.value.problems)

@@ -64,8 +64,8 @@ def check_path(
         name: The name of the argument.
         fix: What to pass instead of something else.
     """
-    own = problems.optional("storage_filesystem", filesystem, pyarrow.fs.FileSystem, _WRAPPED)
-    if not problems.instance(name, path, (str, os.PathLike), fix) or own is not filesystem:
+    known = check_filesystem("storage_filesystem", filesystem, problems)
+    if not problems.instance(name, path, (str, os.PathLike), fix) or not known:
         return None
     try:
         path = os.fsdecode(path)
@@ -79,6 +79,12 @@ def check_path(
         "a storage that pyarrow supports, such as s3://bucket/digits."
     )
     return None
+
+
+def check_filesystem(name: str, filesystem: Any, problems: Problems) -> bool:
+    """Return whether something is a filesystem or None; add a problem if it is not."""
+    known = problems.optional(name, filesystem, pyarrow.fs.FileSystem, _WRAPPED)
+    return known is filesystem
 
 
 def joined(source: str, below: str) -> str:

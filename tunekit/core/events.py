@@ -26,15 +26,15 @@ from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import ITERATION
 from tunekit.core.parameters import Parameter
 from tunekit.core.validation import Status, ValidationKey
-from tunekit.core.values import MOST, encodable, finite_number, format_value
+from tunekit.core.values import MOST, MOST_SECONDS, encodable, finite_number, format_value
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=MOST)]
 #: The generation and the iteration of a report.
 Place = tuple[_Count, _Count]
 # Seconds since the epoch. A clock may be wrong; this range can be shown, until the year 2242.
-_Time = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
+_Time = Annotated[float, msgspec.Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 # Seconds that passed: negative if a clock was put back.
-_Seconds = Annotated[float, msgspec.Meta(ge=-(2.0**33), le=2.0**33)]
+_Seconds = Annotated[float, msgspec.Meta(ge=-MOST_SECONDS, le=MOST_SECONDS)]
 
 _Mode = Literal["min", "max"]
 

@@ -28,6 +28,9 @@ PICKLED = "__pickled__"
 #: The largest iteration, line's number and so on: the largest count that a float can represent.
 MOST = 2**53
 
+#: The most seconds that a journal has: about 272 years.
+MOST_SECONDS = 2.0**33
+
 #: The longest text that represents a value.
 LONGEST = 200
 

@@ -120,7 +120,8 @@ class ValidationCallback(tune.Callback):
         clock: Clock | None = None,
     ):
         problems = Problems("ValidationCallback")
-        check_config("config", config, problems)
+        if check_config("config", config, problems) is None and not problems:
+            problems.add("config is None. Pass tunekit.ValidationConfig(fn=...).")
         problems.raise_any()
         self.config = config
         self._given = (executor, clock)

@@ -29,7 +29,7 @@ from tunekit._ray.functions import (
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.pickles import is_complete
 from tunekit._ray.progress import reporting
-from tunekit._ray.storage import TUNER_FILE, absolute, check_path, storage_at
+from tunekit._ray.storage import TUNER_FILE, absolute, check_filesystem, check_path, storage_at
 from tunekit._ray.tuner import (
     Settings,
     described_space,
@@ -92,7 +92,8 @@ def checkpointable(trainable: Any) -> Any:
         'train'
     """
     problems = Problems("tunekit.checkpointable")
-    _check_trainable(trainable, problems)
+    if _check_trainable(trainable, problems):
+        problems.add("trainable is a trainer, which only tunekit.Tuner takes. Pass it there.")
     problems.raise_any()
     return checkpointable_class(trainable)
 
@@ -184,11 +185,13 @@ class Tuner(tune.Tuner):
         **internal: Any,
     ):
         problems = Problems("Tuner")
-        param_space = space_of(param_space)
+        fix = "Pass a dict, or an RLlib configuration."
+        param_space = problems.optional("param_space", space_of(param_space), dict, fix)
         distributed = _check_trainable(trainable, problems, space=param_space)
         if distributed:
-            validation_config = validation_config or validation_config_of(trainable)
-            run_config = run_config or run_config_of(trainable)
+            if validation_config is None:
+                validation_config = validation_config_of(trainable)
+            run_config = run_config_of(trainable) if run_config is None else run_config
         config = check_config("validation_config", validation_config, problems)
         tune_config = _check_tune_config(tune_config, problems)
         run_config = _check_run_config(run_config, problems)
@@ -305,7 +308,17 @@ class Tuner(tune.Tuner):
         fix = "Pass a dict, or nothing."
         problems.optional("param_space", param_space, dict, fix)
         check_config("validation_config", validation_config, problems)
-        if resume_errored and restart_errored:
+        resumes = {
+            "resume_unfinished": resume_unfinished,
+            "resume_errored": resume_errored,
+            "restart_errored": restart_errored,
+        }
+        wrong = [
+            name
+            for name, value in resumes.items()
+            if not problems.instance(name, value, bool, "Pass True or False.")
+        ]
+        if not wrong and resume_errored and restart_errored:
             problems.add(
                 "resume_errored and restart_errored are both set, but a failed trial can only do "
                 "one of them. Pass one."
@@ -313,7 +326,8 @@ class Tuner(tune.Tuner):
         folder = _check_folder(path, storage_filesystem, problems)
         problems.raise_any()
         assert folder is not None  # otherwise, there is a problem
-        given, path = os.fspath(path), absolute(os.fspath(path), storage_filesystem)
+        given = os.fsdecode(path)
+        path = absolute(given, storage_filesystem)
         with ExitStack() as stack:
             if folder.names(SERIES):
                 lock = DriverLock(*storage_at(path, storage_filesystem))
@@ -389,7 +403,7 @@ class Tuner(tune.Tuner):
         problems = Problems("Tuner.can_restore")
         folder = _check_folder(path, storage_filesystem, problems)
         problems.raise_any()
-        return folder is not None and _saved_sweep(folder, os.fspath(path)) is not None
+        return folder is not None and _saved_sweep(folder, os.fsdecode(path)) is not None
 
     @property
     def validation(self) -> ValidationCallback | None:
@@ -547,6 +561,17 @@ def _renew(validation: ValidationCallback | None, new: ValidationConfig) -> None
     validation.renew(new)
 
 
+def _check_storage(path: Any, filesystem: Any, problems: Problems) -> None:
+    """Add the problems with the storage of a sweep's results."""
+    known = check_filesystem("run_config.storage_filesystem", filesystem, problems)
+    if known and path is not None:
+        fix = "Pass a local path, or a URI such as s3://bucket/digits."
+        check_path(path, filesystem, problems, "run_config.storage_path", fix)
+        local = isinstance(path, str) and absolute(path, filesystem) != path
+        if local and not os.path.isabs(os.path.expanduser(path)):
+            problems.add(f"run_config.storage_path={path!r} is relative. Pass an absolute path.")
+
+
 def _check_name(given: str, name: str, problems: Problems) -> None:
     """Add a problem if Ray reads a sweep's name as a glob pattern, and so misses its files."""
     if glob.escape(name) != name:
@@ -577,7 +602,7 @@ def _check_folder(path: Any, filesystem: Any, problems: Problems) -> Folder | No
     found = check_path(path, filesystem, problems)
     if found is None:
         return None
-    _check_name(f"path={path!r}", os.path.basename(os.fspath(path).rstrip("/")), problems)
+    _check_name(f"path={path!r}", os.path.basename(found[1].rstrip("/")), problems)
     return folder_at(*found)
 
 
@@ -662,9 +687,12 @@ def _check_run_config(given: Any, problems: Problems) -> tune.RunConfig:
                 f"Pass RunConfig({name}=ray.tune.{kind.__name__}(...)); this one is a "
                 f"{type(value).__module__}.{type(value).__name__}, which Tune does not know."
             )
+    _check_storage(run_config.storage_path, run_config.storage_filesystem, problems)
     if isinstance(run_config.name, str):
         _check_name("run_config.name", run_config.name, problems)
-    for index, callback in enumerate(run_config.callbacks or []):
+    fix = "Pass a list of ray.tune.Callback instances."
+    callbacks = problems.optional("run_config.callbacks", run_config.callbacks, (list, tuple), fix)
+    for index, callback in enumerate(callbacks or []):
         name = f"run_config.callbacks[{index}]"
         fix = "Pass ray.tune.Callback instances."
         problems.instance(name, callback, tune.Callback, fix)

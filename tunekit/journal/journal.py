@@ -46,7 +46,7 @@ from tunekit.core.events import (
     parse_event,
     readable,
 )
-from tunekit.core.metrics import left_out_of
+from tunekit.core.metrics import is_reserved, left_out_of
 from tunekit.core.values import (
     LARGEST,
     MOST,
@@ -604,6 +604,8 @@ def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
 def _named(event: Event) -> object:
     """Return what the event belongs to; an error is raised here, where its line is known."""
     match event:
+        case ValidationEnded() if taken := [*filter(is_reserved, event.metrics)]:
+            raise ValueError(f"a score has the reserved name {taken[0]!r}")
         case Reported():
             return msgspec.convert(event.place, Place)
         case ValidationEvent():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -84,15 +85,24 @@ class Problems:
                 f"{least}{none}. Pass {least} or more."
             )
 
-    def seconds(self, name: str, value: Any) -> bool:
-        """Require ``value`` to be a positive number of seconds; return whether it is."""
+    def number(
+        self, name: str, value: Any, kind: str, fix: str, *, above: float, most: float = math.inf
+    ) -> bool:
+        """Require ``value`` to be a number above a limit; return whether it is.
+
+        Args:
+            name: The argument's name.
+            value: Its value.
+            kind: What must be above the limit: ``"a number of seconds"``.
+            fix: What to pass.
+            above: The limit.
+            most: The largest number that is allowed.
+        """
         number = None if isinstance(value, bool) else finite_number(value)
-        if number is not None and 0 < number <= 2**33:
+        if number is not None and above < number <= most:
             return True
-        self.add(
-            f"{name}={format_argument(value)} must be a positive number of seconds, at most 2**33. "
-            "Pass 60 for a minute, None for no limit."
-        )
+        limit = f" and at most {most}" if most < math.inf else ""
+        self.add(f"{name}={format_argument(value)} must be {kind} above {above}{limit}. {fix}")
         return False
 
     def function(self, name: str, value: Any, fix: str) -> bool:
