@@ -25,7 +25,6 @@ from tests.support.sweeps import LENGTH, Counting, Ran, index_of, sweep
 from tunekit.core.validation import Attempt
 from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
-from tunekit.journal.storage import LocalFolder
 
 
 def validate(checkpoint):
@@ -59,7 +58,7 @@ def test_a_trial_fails_between_two_decisions(when, max_failures, tmp_path):
         max_failures=max_failures,
         trials=4,
     )
-    check_journal(events_in(LocalFolder(ran.home)))
+    check_journal(events_in(ran.home))
     for trial in ran.trials:
         scored = [iteration for _, iteration in ran.scores()[index_of(trial)]]
         if max_failures:

@@ -266,7 +266,7 @@ def test_a_function_that_starts_over_in_a_restored_sweep_fails(tmp_path):
 
 def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
     def wishing(config: dict[str, Any]) -> None:
-        for wish, problem in ((True, "needs a checkpoint"), ("yes", "is not True")):
+        for wish, problem in ((True, "needs a checkpoint"), ("yes", "is of type str")):
             with pytest.raises(tunekit.errors.ConfigError, match=problem):
                 tunekit.report({"loss": 1.0}, validation=wish)
         tunekit.checkpoint_with(lambda directory: None)

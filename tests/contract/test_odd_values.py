@@ -263,7 +263,7 @@ def test_a_limit_of_time_may_be_any_number_that_is_allowed(tmp_path, seconds):
 @pytest.mark.parametrize("seconds", [10**10, True])  # Ray refuses the others
 def test_no_other_limit_of_time_is_taken(tmp_path, caplog, seconds):
     task = train.ValidationTaskConfig(timeout_s=seconds)
-    with pytest.raises(tunekit.errors.ConfigError, match=r"timeout_s=.*2\*\*33"):
+    with pytest.raises(tunekit.errors.ConfigError, match="timeout_s="):
         tunekit.ValidationConfig(fn=lambda checkpoint: {}, task_config=task)
     ran = odd_sweep(tmp_path, report=lambda: {tunekit.training.VALIDATION_KEY: task})
     assert "timeout_s" in caplog.text

@@ -234,11 +234,11 @@ def test_without_a_metric_no_trial_is_taken(tmp_path):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"max_t": 0}, "max_t=0 must be a number above 0. Pass 1 or more."),
+        ({"max_t": 0}, "max_t=0 must be a number above 0. Pass more."),
         ({"max_t": True}, "max_t=True must be a number above 0"),
         ({"grace_period": -1}, "grace_period=-1 must be a number above 0"),
         ({"grace_period": 10}, "grace_period=10 is above max_t=9. Pass max_t or less."),
-        ({"reduction_factor": 1}, "reduction_factor=1 must be a number above 1. Pass 2 or more."),
+        ({"reduction_factor": 1}, "reduction_factor=1 must be a number above 1. Pass more."),
         ({"reduction_factor": float("inf")}, "reduction_factor=inf must be a number above 1"),
         ({"brackets": 0}, "brackets=0 must be a whole number of at least 1"),
         ({"brackets": 4}, "brackets=4 is more than .* allow. Pass at most 3."),

@@ -101,7 +101,7 @@ class Problems:
         number = None if isinstance(value, bool) else finite_number(value)
         if number is not None and above < number <= most:
             return True
-        limit = f" and at most {most}" if most < math.inf else ""
+        limit = f" and at most {most:.0f}" if most < math.inf else ""
         self.add(f"{name}={format_argument(value)} must be {kind} above {above}{limit}. {fix}")
         return False
 
