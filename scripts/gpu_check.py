@@ -56,6 +56,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
 import tunekit  # noqa: E402
+from tunekit.core.metrics import GENERATION  # noqa: E402
 from tunekit.distributed import TrainerValidation  # noqa: E402
 
 #: The environment variable without which checks use CUDA, and the one with a check's own folder.
@@ -445,10 +446,10 @@ def trainer() -> str:
     table, exploits = read.reports, read.lineage.to_dataframe()
     assert len(exploits), "no trial was cloned"
     assert {*table.backend} == {backend}, f"another backend than {backend} was used"
-    weights = table.set_index(["trial_id", "generation", "training_iteration"])["weights"]
+    weights = table.set_index(["trial_id", GENERATION, "training_iteration"])["weights"]
     for exploit in exploits.itertuples():
         ranked = weights[exploit.donor_id, exploit.donor_generation, exploit.iteration]
-        is_clone = (table.trial_id == exploit.trial_id) & (table.generation == exploit.generation)
+        is_clone = (table.trial_id == exploit.trial_id) & (table[GENERATION] == exploit.generation)
         began_with = {*table[is_clone].began_with[:1]}  # empty if it was overwritten at once
         assert began_with <= {ranked}, f"clone {exploit.trial_id} began with other weights"
     validations = table.dropna(subset="accuracy")

@@ -29,6 +29,7 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 import tunekit
 from scripts.bench.harness import arguments, start_ray
 from tunekit.core.events import ValidationEnded, ValidationRequested
+from tunekit.core.metrics import GENERATION
 from tunekit.journal.journal import events_in
 
 OWN_S = 0.2
@@ -247,7 +248,7 @@ def exploits():
                     reuse_actors=warm,
                 ),
             )
-            rows["exploit"].append(gaps(clock, lambda a, b: b["generation"] > a["generation"]))
+            rows["exploit"].append(gaps(clock, lambda a, b: b[GENERATION] > a[GENERATION]))
         with tempfile.TemporaryDirectory() as folder:
             clock = Clock()
             fit(

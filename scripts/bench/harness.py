@@ -27,6 +27,7 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
+from tunekit.core.metrics import GENERATION
 
 Way, Measured = TypeVar("Way"), TypeVar("Measured")
 
@@ -112,7 +113,7 @@ def trial(trial_id: str, draw: random.Random, time: float) -> TrialAdded:
 def validated(trial_id: str, iteration: int, accuracy: float, time: float) -> list[Event]:
     """Return the events of a report whose checkpoint is validated immediately."""
     own, checkpoint = f"{trial_id}:0:{iteration}:1", f"train_{trial_id}/checkpoint_{iteration:06d}"
-    report = {"training_iteration": iteration, "generation": 0, "loss": 1 / iteration}
+    report = {"training_iteration": iteration, GENERATION: 0, "loss": 1 / iteration}
     report["time_this_iter_s"] = 1.0
     outcome = {"status": "validated", "metrics": {"accuracy": accuracy}, "ran_s": 0.4}
     place = {"id": own, "trial_id": trial_id, "iteration": iteration}

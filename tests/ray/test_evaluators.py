@@ -39,7 +39,7 @@ class Evaluator:
             mark.touch()
             os.kill(os.getpid(), 9) if steps == 3 else time.sleep(60)
         time.sleep(sleep_s)
-        return {"accuracy": steps / 10, "pid": os.getpid(), "count": self.count}
+        return {"accuracy": steps / 10, "process": os.getpid(), "count": self.count}
 
 
 def run(tmp_path, length=6, limits=None, **settings):
@@ -84,8 +84,8 @@ def test_an_evaluator_is_built_once_and_replaced_when_it_dies_or_hangs(tmp_path)
     )
     table = results[0].metrics_dataframe
     assert table["accuracy"].tolist() == [0.1, 0.2, 0.3, 0.4, 0.5, 0.6]
-    assert table["pid"].nunique() == 3
-    counts = table.groupby("pid")["count"].apply(sorted)
+    assert table["process"].nunique() == 3
+    counts = table.groupby("process")["count"].apply(sorted)
     assert all(of_one == [*range(1, len(of_one) + 1)] for of_one in counts), "built once"
     assert [event["attempts"] for event in events(results, "validation_ended")] == [
         1,

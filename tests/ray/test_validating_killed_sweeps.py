@@ -67,10 +67,9 @@ def test_a_population_that_was_killed_is_validated_later(ray_cluster, tmp_path):
     assert len(table) == len(lines(log)) == len(after.later_validations) > 3
     both = table.dropna(subset="accuracy")
     assert (both["halved/accuracy"] == both["accuracy"] / 2).all() and len(both) > 3
-    for row in table.itertuples():
-        assert row[table.columns.get_loc("halved/lr") + 1] == pytest.approx(
-            after.timeline.config_of(row.trial_id, row.generation)["lr"]
-        )
+    for row in table.to_dict("records"):
+        ran_with = after.timeline.config_of(row["trial_id"], row["tunekit/generation"])
+        assert row["halved/lr"] == pytest.approx(ran_with["lr"])
     assert after.best().score == both["accuracy"].max()
     assert after.best("halved/accuracy", "max").score == table["halved/accuracy"].max()
 

@@ -47,7 +47,7 @@ def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, cap
     assert best.config["scale"] == 2.0
     assert best.metrics["accuracy"] == 1.8
     assert best.metrics["tunekit/validated_at"] == 9
-    assert best.metrics["reported"] == {"accuracy": 77.0}
+    assert best.metrics["tunekit/reported/accuracy"] == 77.0
     for result in results:
         scale, frame = result.config["scale"], result.metrics_dataframe
         validated = frame.set_index("training_iteration")["accuracy"].dropna().to_dict()
@@ -55,7 +55,7 @@ def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, cap
         saved = {m["training_iteration"]: m.get("accuracy") for _, m in result.best_checkpoints}
         # What a trial has trained past the decision that stopped it is dropped.
         assert set(saved) == set(range(3, len(frame) + 1, 3))
-        assert {step: score for step, score in saved.items() if score is not None} == validated
+        assert {step: score for step, score in saved.items() if pd.notna(score)} == validated
         assert result.metrics["accuracy"] == validated[max(validated)]
         rows = pd.read_csv(Path(result.path, "progress.csv")).set_index("training_iteration")
         assert rows["accuracy"].dropna().to_dict() == validated
