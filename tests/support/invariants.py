@@ -18,7 +18,8 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.queue import Next, Queue, Stage
+from tunekit.core.queue import Next, Queue
+from tunekit.core.report import State
 from tunekit.core.validation import FAILED, ValidationKey
 from tunekit.driver.callback import ValidationCallback
 
@@ -148,7 +149,7 @@ def broken(sweep: ValidationCallback) -> Iterator[str]:
         return  # what waits stays pending
     for name in sweep.engine.unfinished.keys() ^ under_way:
         yield f"{name} is requested but not validated, or the other way round"
-    scoring = sum(one.stage is Stage.SCORING for queue in tune._queues.values() for one in queue)
+    scoring = sum(one.state is State.SCORING for queue in tune._queues.values() for one in queue)
     # Of reports that were processed before a restore.
     alone = sum(entry not in tune.queue_of(t) for t, entry in sweep.reports._scoring.values())
     if scoring + alone != len(under_way):
@@ -180,5 +181,5 @@ def broken_in(queue: Queue) -> Iterator[str]:
         if entry.last:
             yield f"iteration {entry.iteration} was its last, but it has reported again"
     for entry in queue:
-        if entry.stage is Stage.SCORING and entry.checkpoint is None:
+        if entry.state is State.SCORING and entry.checkpoint is None:
             yield f"iteration {entry.iteration} has no checkpoint, but is validated"

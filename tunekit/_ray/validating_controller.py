@@ -34,7 +34,8 @@ from tunekit._ray.stoppers import WithoutScore
 from tunekit._ray.storage import exists
 from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import COUNTS, flatten
-from tunekit.core.queue import Circumstances, Entry, Next, Queue, Stage
+from tunekit.core.queue import Circumstances, Next, Queue
+from tunekit.core.report import Report, State
 from tunekit.errors import TunekitError
 from tunekit.messages.advice import late_request_advice
 
@@ -55,22 +56,28 @@ class ReportRules(Protocol):
     def holds(self, queue: Queue, *, trains: bool) -> bool:
         """Return whether all reports wait, because validation's metrics are not known yet."""
 
-    def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
+    def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Report:
         """Return the entry of a report that the policies have seen; it may be one to save."""
 
-    def returned(self, trial: Trial, queue: Queue) -> Entry | None:
-        """Record that a trial has ended; return its last entry if that still has to be saved."""
+    def returned(self, trial: Trial, queue: Queue, *, saves: bool = False) -> Report | None:
+        """Record that a trial has ended; return its last report if that is to be saved now.
 
-    def saved(self, trial: Trial, entry: Entry) -> None:
+        Args:
+            trial: The trial.
+            queue: Its queue.
+            saves: Whether it can still save.
+        """
+
+    def saved(self, trial: Trial, entry: Report) -> None:
         """Record the checkpoint of an entry, and request its validation if it has one."""
 
-    def dropped(self, trial: Trial, entries: list[Entry]) -> None:
+    def dropped(self, trial: Trial, entries: list[Report]) -> None:
         """Cancel the validations of entries that a decision has made void."""
 
-    def result(self, trial: Trial, entry: Entry) -> dict[str, Any]:
+    def result(self, trial: Trial, entry: Report) -> dict[str, Any]:
         """Return the result that Tune gets: the report, merged with the score."""
 
-    def rank(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
+    def rank(self, trial: Trial, entry: Report, result: Mapping[str, Any]) -> bool:
         """Return whether the scheduler and the searcher get a result."""
 
     def is_rankable(self, result: Mapping[str, Any]) -> bool:
@@ -79,7 +86,7 @@ class ReportRules(Protocol):
     def processing(self) -> None:
         """Record that Tune is about to process a result."""
 
-    def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
+    def processed(self, trial: Trial, entry: Report, decision: str) -> None:
         """Record a result that Tune has processed, before it carries out the decision."""
 
 
@@ -136,7 +143,7 @@ class ValidatingController(Controller):
         # The reports that have not been processed; a trial without any has no queue.
         self._queues: dict[Trial, Queue] = {}
         # The entry of each trial that is being processed.
-        self._processed: dict[Trial, Entry] = {}
+        self._processed: dict[Trial, Report] = {}
         # The recorded decision on the result being processed again.
         self._recorded: dict[str, str] = {}
         #: The trials that wait in their processes, in order, each with the circumstances in which
@@ -178,17 +185,15 @@ class ValidatingController(Controller):
     def _enqueue(self, trial: Trial, report: dict[str, Any]) -> None:
         queue = self._queues.setdefault(trial, Queue())
         if RESULT_DUPLICATE in report:  # a function has returned after its last report
-            entry = self._reports.returned(trial, queue)
-            if entry is not None:
-                entry.stage = Stage.SAVING
-            queue.append(Entry(report, last=True))
+            entry = self._reports.returned(trial, queue, saves=True)
+            queue.append(Report(report, last=True))
         else:
             report["trial_id"] = trial.trial_id
             self._rules.reported(trial.trial_id)
             self._callbacks.on_trial_report(self._iteration, self._trials, trial, report)
             entry = self._reports.reported(trial, queue, report)
             queue.append(entry)
-        if entry is not None and entry.stage is Stage.SAVING:
+        if entry is not None and entry.state is State.SAVING:
             # At once, before the next iteration: the weights are those of the report (decision 1).
             # The index in the name of a checkpoint counts all that were saved, not those that Tune
             # knows.
@@ -200,15 +205,18 @@ class ValidatingController(Controller):
                 on_error=self._trial_task_failure,
             )
 
-    def _on_saved(self, trial: Trial, entry: Entry, saved: _TrainingResult) -> None:
-        entry.stage = Stage.DONE
+    def _on_saved(self, trial: Trial, entry: Report, saved: _TrainingResult) -> None:
+        if entry.state is not State.SAVING:
+            return  # the trial was stopped meanwhile
         newest = saved.metrics or {}
         if saved.checkpoint is not None and newest.get(TRAINING_ITERATION) == entry.iteration:
-            entry.checkpoint = saved
+            entry.saved(saved)
             self._reports.saved(trial, entry)
+        else:
+            entry.lost()
         self.advance(trial)
 
-    def scored(self, trial: Trial, entry: Entry, metrics: Mapping[str, Any] | None) -> None:
+    def scored(self, trial: Trial, entry: Report, metrics: Mapping[str, Any] | None) -> None:
         """Process the results that the end of a validation has completed.
 
         Args:
@@ -216,7 +224,7 @@ class ValidatingController(Controller):
             entry: The report whose checkpoint was validated.
             metrics: The score; None if there is none.
         """
-        entry.stage, entry.metrics = Stage.DONE, metrics
+        entry.scored(metrics)
         queue = self.queue_of(trial)
         if entry in queue:
             if entry is queue[0]:
@@ -237,7 +245,7 @@ class ValidatingController(Controller):
     # A restore ---------------------------------------------------------------------------------
 
     def replay(
-        self, trial: Trial, entry: Entry, decision: str, *, for_searcher: bool, for_stoppers: bool
+        self, trial: Trial, entry: Report, decision: str, *, for_searcher: bool, for_stoppers: bool
     ) -> None:
         """Process a report that was processed before the sweep was interrupted.
 
@@ -324,12 +332,13 @@ class ValidatingController(Controller):
                 if trial not in self.waiting_in_place:
                     now = self._rules.circumstances()
 
-    def _process(self, trial: Trial, entry: Entry) -> None:
+    def _process(self, trial: Trial, entry: Report) -> None:
         self._processed[trial] = entry
         become(trial.run_metadata, _Averages)
         try:
             if RESULT_DUPLICATE in entry.report:
-                with self._passing(entry, scored=False):
+                entry.give()
+                with self._passing(entry):
                     super()._on_training_result(trial, dict(entry.report))
                 return
             result = self._reports.result(trial, entry)
@@ -345,20 +354,21 @@ class ValidatingController(Controller):
                     iteration=self._iteration, trials=self._trials, trial=trial
                 )
             self._reports.processing()
-            with self._passing(entry, scored=self._reports.rank(trial, entry, result)):
+            entry.give(ranked=self._reports.rank(trial, entry, result))
+            with self._passing(entry):
                 super()._on_training_result(trial, result)
         finally:
             self._processed.pop(trial, None)
 
-    def _passing(self, entry: Entry, *, scored: bool) -> AbstractContextManager[None]:
+    def _passing(self, entry: Report) -> AbstractContextManager[None]:
         """Hide a report that was not validated from the scheduler and the searcher."""
         stopper = self._stopper
         if RESULT_DUPLICATE in entry.report:
             stopper = NoopStopper()  # Tune asks again at the end of a function that has returned
-        elif not scored:
+        elif not entry.ranked:
             stopper = WithoutScore(stopper, self._reports.names)
-        scheduler = self._scheduler if scored else _Unscored(self._scheduler)
-        search = self._searching(scored=scored)
+        scheduler = self._scheduler if entry.ranked else _Unscored(self._scheduler)
+        search = self._searching(scored=entry.ranked)
         return overriding(self, _stopper=stopper, _search_alg=search, _scheduler_alg=scheduler)
 
     def _searching(self, *, scored: bool) -> ScoredSearch:
@@ -506,7 +516,7 @@ class ValidatingController(Controller):
         super()._schedule_trial_stop(trial)
         self._set_trial_status(trial, Trial.RUNNING)  # for Tune it still runs
         if queue:
-            queue.settle()  # it will continue
+            queue.continues()  # it will continue
             self._queues[trial] = queue
         self.advance(trial)
 

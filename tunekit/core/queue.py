@@ -7,107 +7,65 @@ trial trains on, waits, or releases its slot: :func:`what_next`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
+
+from tunekit.core.report import Report, State, Wants
 
 #: The values of ``ValidationConfig(on_pending=...)``.
 ON_PENDING = ("auto", "wait", "continue")
 
 
-class Stage(Enum):
-    """The stage that a report has reached on its way to Tune."""
-
-    SAVING = "saving"  #: its checkpoint is still to come
-    SCORING = "scoring"  #: the end of its validation is still to come
-    DONE = "done"  #: nothing is still to come
-    RANKED = "ranked"  #: the scheduler and the searcher get it: it has all metrics that they use
-
-
-@dataclass(eq=False)
-class Entry:
-    """A report that Tune has not processed, or the failure of the trial.
-
-    Attributes:
-        report: What the trial has reported; empty for a failure.
-        failure: The error with which the trial failed.
-        iteration: The training iteration of the report.
-        validated: Whether its checkpoint is to be validated; None: only if the trial ends with it,
-            which the next report decides.
-        task: The settings of the validation that came with the report; opaque here.
-        decision_point: The decision point that its score will fill, such as a rung; None if none.
-        last: Whether the trial ends with it, so that it does not train on.
-        checkpoint: The checkpoint that was saved at the report; opaque here.
-        metrics: The metrics of its validation; None until that has ended with a score.
-        stage: How far it has come.
-        cloneable: Whether the scheduler received its checkpoint, and may clone it later.
-        replayed: Whether it was scored in an earlier session.
-    """
-
-    report: Mapping[str, Any] = field(default_factory=dict)
-    failure: Any = None
-    iteration: int = 0
-    validated: bool | None = False
-    task: Any = None
-    decision_point: float | None = None
-    last: bool = False
-    checkpoint: Any = None
-    metrics: Mapping[str, Any] | None = None
-    stage: Stage = Stage.DONE
-    cloneable: bool = False
-    replayed: bool = False
-
-    @property
-    def complete(self) -> bool:
-        """Return whether nothing about it is still to come."""
-        return self.stage not in (Stage.SAVING, Stage.SCORING) and self.validated is not None
-
-
-class Queue(deque[Entry]):
+class Queue(deque[Report]):
     """The reports of a trial that Tune has not processed, the oldest first.
 
     Example:
         >>> queue = Queue()
-        >>> first, second = Entry(iteration=1, stage=Stage.SCORING), Entry(iteration=2)
+        >>> first, second = Report(iteration=1, saves=True), Report(iteration=2)
         >>> queue.extend([first, second])
         >>> queue.take() is None  # the second waits for the first
         True
-        >>> first.stage = Stage.DONE
+        >>> first.saved("checkpoint")
         >>> [queue.take().iteration, queue.take().iteration, queue.take()]
         [1, 2, None]
     """
 
-    def fail(self, failure: Any, *, restarts: bool) -> list[Entry]:
+    def fail(self, failure: Any, *, restarts: bool) -> list[Report]:
         """Add the trial's failure; return the newest reports, whose checkpoints it has lost.
 
         A trial that restarts runs these iterations again. One that does not keeps them.
         """
-        lost = []
-        while restarts and self and self[-1].stage is Stage.SAVING:
-            lost.append(self.pop())
-        for entry in self:
-            if entry.stage is Stage.SAVING:
-                entry.stage = Stage.DONE
+        void = []
+        while restarts and self and self[-1].state is State.SAVING:
+            void.append(self.pop())
+        for report in self:
+            if report.state is State.SAVING:
+                report.lost()
         if restarts:
-            self.settle()
-        self.append(Entry(failure=failure, last=True))
-        return lost
+            self.continues()
+        self.append(Report(failure=failure, last=True))
+        return void
 
-    def settle(self) -> None:
+    def continues(self) -> None:
         """Record that none of the reports is the trial's last one."""
-        for entry in self:
-            entry.validated = bool(entry.validated)
+        for report in self:
+            report.continued()
 
-    def take(self) -> Entry | None:
-        """Remove and return the oldest entry if it is complete; otherwise return None."""
-        return self.popleft() if self and self[0].complete else None
+    def take(self) -> Report | None:
+        """Remove and return the oldest report if nothing is still to come; otherwise, None."""
+        return self.popleft() if self and self[0].state is State.READY else None
 
-    def drop(self) -> list[Entry]:
-        """Remove and return all entries: a decision on an older one has made them void."""
+    def drop(self) -> list[Report]:
+        """Remove and return all reports: a decision on an older one has made them void."""
         dropped = list(self)
         self.clear()
         return dropped
+
+    @property
+    def undecided(self) -> Report | None:
+        """Return the report that is validated only if the trial ends with it; None if none is."""
+        newest = self[-1] if self else None
+        return newest if newest is not None and newest.wants is Wants.SCORE_IF_LAST else None
 
     @property
     def over(self) -> bool:
@@ -122,7 +80,7 @@ class Queue(deque[Entry]):
     @property
     def saves(self) -> bool:
         """Return whether a report is being saved, after which the trial will be resumable."""
-        return any(entry.stage is Stage.SAVING for entry in self)
+        return any(report.state is State.SAVING for report in self)
 
     @property
     def failed(self) -> bool:
@@ -132,16 +90,16 @@ class Queue(deque[Entry]):
     @property
     def decisions(self) -> int:
         """Return the number of pending scores that the scheduler will use."""
-        if all(entry.complete for entry in self):
+        if all(report.state is State.READY for report in self):
             return 0  # they wait for the first score of the sweep
-        return sum(entry.decision_point is not None for entry in self)
+        return sum(report.decision_point is not None for report in self)
 
     def pending_points(self, before: float) -> list[float]:
         """Return what the pending scores of iterations below ``before`` will fill."""
         return [
-            entry.decision_point
-            for entry in self
-            if entry.decision_point is not None and entry.iteration < before
+            report.decision_point
+            for report in self
+            if report.decision_point is not None and report.iteration < before
         ]
 
 
@@ -279,13 +237,13 @@ def what_next(
         >>> queue = Queue()
         >>> what_next(queue, Circumstances("wait"))
         <Next.TRAIN: 'train'>
-        >>> pending = {"checkpoint": "c", "stage": Stage.SCORING, "validated": True}
-        >>> queue.append(Entry(iteration=1, decision_point=1.0, **pending))
+        >>> queue.append(Report(iteration=1, decision_point=1.0, wants=Wants.SCORE, saves=True))
+        >>> queue[0].saved("checkpoint")
         >>> [what_next(queue, Circumstances(how)) for how in ("continue", "auto")]
         [<Next.TRAIN: 'train'>, <Next.TRAIN: 'train'>]
         >>> what_next(queue, Circumstances(others_wait=True), can_release=True)
         <Next.RELEASE: 'release'>
-        >>> queue.append(Entry(iteration=3, decision_point=3.0, **pending))
+        >>> queue.append(Report(iteration=3, decision_point=3.0, wants=Wants.SCORE, saves=True))
         >>> what_next(queue, Circumstances("continue"))
         <Next.WAIT: 'wait'>
     """
@@ -299,7 +257,9 @@ def what_next(
     if not queue.over:
         decisions = queue.decisions
         if now.on_pending == "wait":
-            waits = any(entry.validated and not entry.complete for entry in queue)
+            waits = any(
+                report.wants is Wants.SCORE and report.state is not State.READY for report in queue
+            )
         else:
             hedges = decisions == 1
             if now.on_pending == "auto":

@@ -43,7 +43,8 @@ from tunekit.core.metrics import (
     sanitize_report,
 )
 from tunekit.core.open_reports import OpenReport
-from tunekit.core.queue import Entry, Queue, Stage
+from tunekit.core.queue import Queue
+from tunekit.core.report import Report, State, Wants
 from tunekit.core.validation import LAST_ALSO, Request, ValidationKey, is_selected
 from tunekit.core.values import finite_number
 from tunekit.driver.sweep_outcome import SweepOutcome
@@ -87,7 +88,7 @@ class Reports:
     _flows: bool = field(default=False, init=False)
     _has_news: bool = field(default=True, init=False)
     # The reports whose validations have not ended, by the validations' names.
-    _scoring: dict[str, tuple[Trial, Entry]] = field(default_factory=dict, init=False)
+    _scoring: dict[str, tuple[Trial, Report]] = field(default_factory=dict, init=False)
     #: Each trial's hyperparameters, and what it would resume from, before the newest result was
     #: processed; empty unless the scheduler clones.
     before: dict[Trial, tuple[Mapping[str, Any], Any]] = field(default_factory=dict, init=False)
@@ -130,7 +131,7 @@ class Reports:
         reached = trial.run_metadata.last_result.get(TRAINING_ITERATION, 0)
         for entry in self.controller.queue_of(trial):
             reached = entry.iteration
-            if saved and entry.stage is Stage.SAVING:
+            if saved and entry.state is State.SAVING:
                 break
         if saved:  # the rest is in the entry
             own = result.get(TRAINING_ITERATION)
@@ -141,7 +142,7 @@ class Reports:
             result.clear()
             result.update(other)
 
-    def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
+    def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Report:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         trial_id, iteration = trial.trial_id, report[TRAINING_ITERATION]
         problems = Problems(f"Trial {trial_id}, iteration {iteration}")
@@ -155,44 +156,60 @@ class Reports:
         saving = is_saved_at(trial, report, last=last)
         if last and not saving and queue.resumable:  # what it has already saved is its last
             self.returned(trial, queue)
-        queue.settle()
+        queue.continues()
         generation, names = self.engine.ancestry.generation(trial_id), self.engine.history.names
         row = move_to_reported(report, names)
         self.emit(
             Reported(trial_id=trial_id, report=row, generation=generation, decision_point=point)
         )
-        entry = Entry(row, iteration=iteration, last=last)
+        wants = Wants.NOTHING
         if saving:
-            entry.stage = Stage.SAVING
-            chosen = bool(requested) if requested is not None else self._wants_all(trial) or None
-            used = point is not None or last
-            entry.validated = self._selects(trial, iteration, chosen, used=used)
-            entry.decision_point = point if entry.validated else None
-            if (
-                requested is None
-                and self.config.when in LAST_ALSO
-                and not (entry.validated or last)
-            ):
-                entry.validated = None
-            entry.task = None if isinstance(requested, bool) else requested
-        elif trial.checkpoint_at_end and not last:  # a function does not say which is its last
-            asks = is_checkpointable_function(trial.get_trainable_cls())
-            entry.validated = None if asks else False
-        return entry
+            wants = self._wants(trial, iteration, requested, used=point is not None, last=last)
+        elif (
+            trial.checkpoint_at_end
+            and not last  # a function does not say which is its last
+            and is_checkpointable_function(trial.get_trainable_cls())
+        ):
+            wants = Wants.SCORE_IF_LAST
+        return Report(
+            row,
+            iteration=iteration,
+            wants=wants,
+            saves=saving,
+            task=None if isinstance(requested, bool) else requested,
+            decision_point=point if wants is Wants.SCORE else None,
+            last=last,
+        )
 
-    def returned(self, trial: Trial, queue: Queue) -> Entry | None:
+    def _wants(
+        self, trial: Trial, iteration: int, requested: Any, *, used: bool, last: bool
+    ) -> Wants:
+        """Return whether the checkpoint of a report is to be validated.
+
+        Args:
+            trial: The trial.
+            iteration: The iteration of the report.
+            requested: What the report says about that; None: nothing.
+            used: Whether its score fills a decision point.
+            last: Whether the trial ends with it.
+        """
+        chosen = bool(requested) if requested is not None else self._wants_all(trial) or None
+        if self._selects(trial, iteration, chosen, used=used or last):
+            return Wants.SCORE
+        also = requested is None and self.config.when in LAST_ALSO and not last
+        return Wants.SCORE_IF_LAST if also else Wants.NOTHING
+
+    def returned(self, trial: Trial, queue: Queue, *, saves: bool = False) -> Report | None:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
-        last = next((entry for entry in queue if entry.validated is None), None)
+        last = queue.undecided
         if last is None:
             return None
-        last.validated = self._selects(trial, last.iteration)
-        if last.checkpoint is None:
-            return last
-        if last.validated:
+        last.ended(validates=self._selects(trial, last.iteration), saves=saves)
+        if last.state is State.SCORING:
             self._request(trial, last)
-        return None
+        return last if last.state is State.SAVING and saves else None
 
-    def saved(self, trial: Trial, entry: Entry) -> None:
+    def saved(self, trial: Trial, entry: Report) -> None:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         key, checkpoint = self._key(trial, entry), entry.checkpoint.checkpoint
         task = entry.task or train.ValidationTaskConfig()
@@ -200,15 +217,15 @@ class Reports:
             CheckpointSaved.of(
                 key,
                 checkpoint.path,
-                validates=bool(entry.validated),
+                validates=entry.state is State.SCORING,
                 kwargs=dict(task.fn_kwargs or {}),
                 timeout_s=task.timeout_s,
             )
         )
-        if entry.validated:
+        if entry.state is State.SCORING:
             self._request(trial, entry)
 
-    def _key(self, trial: Trial, entry: Entry) -> ValidationKey:
+    def _key(self, trial: Trial, entry: Report) -> ValidationKey:
         generation = self.engine.ancestry.generation(trial.trial_id)
         run = self.engine.history.run_of(trial.trial_id, entry.iteration, generation)
         return ValidationKey(trial.trial_id, generation, entry.iteration, run)
@@ -216,7 +233,7 @@ class Reports:
     def _request(
         self,
         trial: Trial,
-        entry: Entry,
+        entry: Report,
         *,
         key: ValidationKey | None = None,
         recorded: bool = False,
@@ -245,7 +262,6 @@ class Reports:
             used=entry.decision_point is not None or entry.last,
             decision_point=entry.decision_point,
         )
-        entry.stage = Stage.SCORING
         self._scoring[request.id] = trial, entry
         if not recorded:
             self.emit(ValidationRequested.of(key, request.path))
@@ -296,14 +312,14 @@ class Reports:
 
     # A restore ---------------------------------------------------------------------------------
 
-    def restored(self, trial: Trial, entry: Entry, event: Processed) -> dict[str, Any]:
+    def restored(self, trial: Trial, entry: Report, event: Processed) -> dict[str, Any]:
         """Record a result that Tune processed in an earlier session; return its row."""
         row = self.result(trial, entry)
         if event.ranked:
             self._newest[trial.trial_id] = entry.iteration, entry.metrics or {}
         return row
 
-    def request_again(self, trial: Trial, entry: Entry, one: OpenReport) -> None:
+    def request_again(self, trial: Trial, entry: Report, one: OpenReport) -> None:
         """Request a validation that has not ended, or that failed and is suspect.
 
         Tune may have processed the report in the latter case.
@@ -316,7 +332,8 @@ class Reports:
         entry.task = train.ValidationTaskConfig(
             fn_kwargs=dict(one.saved.kwargs), timeout_s=one.saved.timeout_s
         )
-        entry.validated, entry.replayed = True, False
+        entry.replayed = False
+        entry.requested()
         recorded = one.requested is not None and not suspect
         self._request(trial, entry, key=one.key, recorded=recorded)
 
@@ -332,7 +349,7 @@ class Reports:
             self.outcome.failed(event)
             self._flows &= not self.outcome.doubts
         trial, entry = self._scoring.pop(event.id, (None, None))
-        if trial is not None and entry is not None:
+        if trial is not None and entry is not None and entry.state is State.SCORING:
             merged = {**flatten(entry.report), **flatten(event.metrics)}
             if not event.validated or self.engine.lacks(merged):
                 # The scheduler lacks a score for this point, so a later report fills it.
@@ -346,7 +363,7 @@ class Reports:
             self._flows = self.engine.knows_names and not self.outcome.doubts
             self.controller.advance_all()
 
-    def dropped(self, trial: Trial, entries: list[Entry]) -> None:
+    def dropped(self, trial: Trial, entries: list[Report]) -> None:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         for entry in entries:
             if entry.checkpoint is None:
@@ -360,11 +377,14 @@ class Reports:
                     checkpoint.path,
                     error,
                 )
-        if any(entry.stage is Stage.SCORING for entry in entries):
+        scoring = [entry.state is State.SCORING for entry in entries]
+        for entry in entries:
+            entry.drop()
+        if any(scoring):
             for ended in self.validator.drop(trial.trial_id, VOID):
                 self.ended(ended)
 
-    def result(self, trial: Trial, entry: Entry) -> dict[str, Any]:
+    def result(self, trial: Trial, entry: Report) -> dict[str, Any]:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         # Until it is known which names are validation's, any that the sweep uses may be.
         names, key = self.engine.history.names or self.engine.required, self._key(trial, entry)
@@ -375,12 +395,11 @@ class Reports:
         row.setdefault(CHECKPOINT, None)  # a column for loggers
         return row if entry.metrics is None else merge(row, entry.metrics)
 
-    def rank(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
+    def rank(self, trial: Trial, entry: Report, result: Mapping[str, Any]) -> bool:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         if entry.metrics is None:
             return False
         if self.is_rankable(result):
-            entry.stage = Stage.RANKED
             return True
         new = not entry.replayed  # otherwise, it has already ended the sweep
         self.outcome.log_unranked(trial.trial_id, entry.iteration, result, ends=new)
@@ -403,9 +422,9 @@ class Reports:
         """Record the scheduler's decision on the result being processed."""
         self._stops = decision == TrialScheduler.STOP
 
-    def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
+    def processed(self, trial: Trial, entry: Report, decision: str) -> None:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
-        key, ranked = self._key(trial, entry), entry.stage is Stage.RANKED
+        key, ranked = self._key(trial, entry), entry.ranked
         result = trial.run_metadata.last_result
         finished = decision == TrialScheduler.STOP and (
             entry.last or not self._stops or exhausts(self.scheduler, result)

@@ -52,7 +52,8 @@ from tunekit.core.failures import format_missing
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import GENERATION, flatten
 from tunekit.core.open_reports import OpenReport, OpenReports
-from tunekit.core.queue import Entry, Queue
+from tunekit.core.queue import Queue
+from tunekit.core.report import Report
 from tunekit.core.validation import FAILED, Status
 from tunekit.core.values import as_json, encodable, sanitize
 from tunekit.driver.reports import VOID, Reports
@@ -306,7 +307,7 @@ class Restore:
                 return row
         return {"training_iteration": event.iteration, "trial_id": event.donor_id}
 
-    def _entry(self, trial: Trial, one: OpenReport, *, then: bool = False) -> Entry:
+    def _entry(self, trial: Trial, one: OpenReport, *, then: bool = False) -> Report:
         """Return a report of the journal as an entry of a queue.
 
         Args:
@@ -319,10 +320,9 @@ class Restore:
         if one.saved is not None and (then or self._is_there(one.saved.checkpoint)):
             filesystem = trial.storage.storage_filesystem
             checkpoint = saved_at(one.saved.checkpoint, filesystem, report)
-        return Entry(
+        return Report(
             report,
             iteration=one.report.place[1],
-            validated=one.requested is not None,
             decision_point=one.report.decision_point,
             last=self._reports.is_last(trial, report),
             checkpoint=checkpoint,
@@ -419,7 +419,7 @@ class Restore:
             return
         queue = Queue(entry for entry, _ in entries)
         if ends:
-            queue.append(Entry({DONE: True, RESULT_DUPLICATE: True}, last=True))
+            queue.append(Report({DONE: True, RESULT_DUPLICATE: True}, last=True))
         controller.requeue(trial, queue)
         for entry, one in entries:
             self._reports.request_again(trial, entry, one)

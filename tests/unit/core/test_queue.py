@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,18 +10,82 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.invariants import broken_in
-from tunekit.core.queue import Circumstances, Entry, Next, Process, Queue, Stage, what_next
+from tunekit.core.queue import Circumstances, Next, Process, Queue, what_next
+from tunekit.core.report import MOVES, IllegalMove, Report, State, Wants
 
 
-def entry(iteration: int, **more: Any) -> Entry:
-    return Entry({"training_iteration": iteration}, iteration=iteration, **more)
+def report(iteration: int, **more: Any) -> Report:
+    return Report({"training_iteration": iteration}, iteration=iteration, **more)
 
 
-def pending(iteration: int, at: float | None = None) -> Entry:
-    return entry(iteration, validated=True, stage=Stage.SCORING, checkpoint="c", decision_point=at)
+def saving(iteration: int, **more: Any) -> Report:
+    return report(iteration, saves=True, **more)
 
 
-REPORTED = [Stage.SAVING, Stage.DONE]
+def scoring(iteration: int, at: float | None = None) -> Report:
+    one = saving(iteration, wants=Wants.SCORE, decision_point=at)
+    one.saved("c")
+    return one
+
+
+#: What may happen to a report, by the name of the fact.
+FACTS: dict[str, Callable[[Report], None]] = {
+    "saved": lambda one: one.saved("c"),
+    "lost": Report.lost,
+    "continued": Report.continued,
+    "ended": lambda one: one.ended(validates=True, saves=True),
+    "requested": Report.requested,
+    "scored": lambda one: one.scored({"accuracy": 0.5}),
+    "given": Report.give,
+    "dropped": Report.drop,
+}
+
+
+def in_each_state() -> list[Report]:
+    is_open = report(3, wants=Wants.SCORE_IF_LAST)
+    given, dropped = report(5), report(6)
+    given.give()
+    dropped.drop()
+    return [saving(1), scoring(2), is_open, report(4), given, dropped]
+
+
+@pytest.mark.parametrize("fact", FACTS)
+def test_a_move_that_is_not_in_the_table_is_refused(fact):
+    assert {one.state for one in in_each_state()} == {*State}
+    for one in in_each_state():
+        former = one.state
+        waits = fact in ("continued", "ended") and former is not State.OPEN
+        if waits and (former is State.SAVING or fact == "continued"):
+            FACTS[fact](one)  # it is seen later, or says nothing new
+            assert one.state is former
+        elif (former, fact) in MOVES:
+            FACTS[fact](one)
+            assert one.state in MOVES[former, fact]
+        else:
+            with pytest.raises(IllegalMove):
+                FACTS[fact](one)
+            assert one.state is former
+
+
+def test_whether_a_report_is_validated_may_depend_on_what_follows():
+    def saved(is_open: Report) -> Report:
+        is_open.saved("c")
+        return is_open
+
+    open_, first, last = (saving(n, wants=Wants.SCORE_IF_LAST) for n in (1, 2, 3))
+    assert saved(open_).state is State.OPEN
+    first.continued()  # before it is saved
+    assert saved(first).state is State.READY
+    last.ended(validates=True, saves=True)
+    assert last.state is State.SAVING and saved(last).state is State.SCORING
+    for validates, saves, then in [
+        (True, True, State.SAVING),
+        (False, True, State.SAVING),
+        (True, False, State.READY),
+    ]:
+        unsaved = report(4, wants=Wants.SCORE_IF_LAST)
+        unsaved.ended(validates=validates, saves=saves)
+        assert unsaved.state is then
 
 
 class ReportsOfATrial(RuleBasedStateMachine):
@@ -32,24 +97,36 @@ class ReportsOfATrial(RuleBasedStateMachine):
         self.processed: list[int] = []
         self.dropped: set[int] = set()
 
+    def of(self, state: State) -> list[Report]:
+        return [one for one in self.queue if one.state is state]
+
     @precondition(lambda self: not self.queue.over)
-    @rule(stage=st.sampled_from(REPORTED), validated=st.sampled_from([None, False]))
-    def the_trial_reports(self, stage: Stage, validated: bool | None) -> None:
-        self.queue.settle()
+    @rule(saves=st.booleans(), wants=st.sampled_from(Wants))
+    def the_trial_reports(self, saves: bool, wants: Wants) -> None:
+        self.queue.continues()
         self.reported += 1
-        self.queue.append(entry(self.reported, stage=stage, validated=validated))
+        wants = wants if saves or wants is not Wants.SCORE else Wants.NOTHING
+        self.queue.append(report(self.reported, saves=saves, wants=wants))
 
     @precondition(lambda self: self.queue.saves)
-    @rule(data=st.data(), validates=st.booleans())
-    def a_checkpoint_is_saved(self, data: st.DataObject, validates: bool) -> None:
-        one = data.draw(st.sampled_from([one for one in self.queue if one.stage is Stage.SAVING]))
-        one.checkpoint, one.stage = "c", Stage.SCORING if validates else Stage.DONE
+    @rule(data=st.data(), there=st.booleans())
+    def a_save_ends(self, data: st.DataObject, there: bool) -> None:
+        one = data.draw(st.sampled_from(self.of(State.SAVING)))
+        if there:
+            one.saved("c")
+        else:
+            one.lost()
 
-    @precondition(lambda self: any(one.stage is Stage.SCORING for one in self.queue))
+    @precondition(lambda self: self.of(State.SCORING))
     @rule(data=st.data())
     def a_validation_ends(self, data: st.DataObject) -> None:
-        waiting = [one for one in self.queue if one.stage is Stage.SCORING]
-        data.draw(st.sampled_from(waiting)).stage = Stage.DONE
+        data.draw(st.sampled_from(self.of(State.SCORING))).scored(None)
+
+    @precondition(lambda self: self.queue.undecided)
+    @rule(validates=st.booleans(), saves=st.booleans())
+    def the_trial_returns(self, validates: bool, saves: bool) -> None:
+        self.queue.undecided.ended(validates=validates, saves=saves)
+        self.queue.append(report(0, last=True))
 
     @precondition(lambda self: not self.queue.over)
     @rule(restarts=st.booleans())
@@ -60,8 +137,8 @@ class ReportsOfATrial(RuleBasedStateMachine):
     @rule()
     def tune_processes_what_is_complete(self) -> None:
         while one := self.queue.take():
-            assert one.complete
-            self.processed += [one.iteration] if one.failure is None else []
+            one.give()
+            self.processed += [one.iteration] if one.iteration else []
 
     @rule()
     def a_decision_makes_the_rest_void(self) -> None:
@@ -73,33 +150,39 @@ class ReportsOfATrial(RuleBasedStateMachine):
 
     @invariant()
     def each_report_is_in_one_place(self) -> None:
-        reports = [one for one in self.queue if one.failure is None]
-        queued = [one.iteration for one in reports]
+        queued = [one.iteration for one in self.queue if one.iteration]
         assert self.processed == sorted(set(self.processed)), "in order, and once"
         assert not self.dropped & {*self.processed, *queued} - {0}
         everything = {*self.processed, *queued, *self.dropped} - {0}
         assert everything == {*range(1, self.reported + 1)}, "none is lost"
-        assert all(one.validated is not None for one in reports[:-1]), "only the newest may be last"
+        for one in list(self.queue)[:-1]:
+            assert one.wants is not Wants.SCORE_IF_LAST or self.queue.over, "only the newest"
 
 
 TestReportsOfATrial = ReportsOfATrial.TestCase
 
 
 def test_a_failure_waits_for_the_scores_of_earlier_reports():
-    first, unsaved = pending(1), entry(2, stage=Stage.SAVING)
+    first, unsaved = scoring(1), saving(2)
     queue = Queue([first, unsaved])
     assert queue.fail("it has failed", restarts=True) == [unsaved], "its checkpoint is lost"
     assert queue.take() is None and queue.over
-    first.stage = Stage.DONE
+    first.scored(None)
     assert [queue.take(), queue.take().failure, queue.take()] == [first, "it has failed", None]
 
 
 def test_a_trial_that_restarts_has_not_ended_and_one_that_does_not_keeps_its_reports():
-    again = Queue([entry(1, checkpoint="c", validated=None)])
+    def is_open() -> Report:
+        one = saving(1, wants=Wants.SCORE_IF_LAST)
+        one.saved("c")
+        return one
+
+    again = Queue([is_open()])
     assert again.fail("it has failed", restarts=True) == [] and again.take().iteration == 1
-    ended = Queue([entry(1, checkpoint="c", validated=None), entry(2, stage=Stage.SAVING)])
+    ended = Queue([is_open(), saving(2)])
     assert ended.fail("it has failed", restarts=False) == []
-    assert [one.complete for one in ended] == [False, True, True], "is the first validated?"
+    states = [State.OPEN, State.READY, State.READY]
+    assert [one.state for one in ended] == states, "is the first validated?"
 
 
 WAIT, CONTINUE, AUTO = Circumstances("wait"), Circumstances("continue"), Circumstances()
@@ -107,32 +190,32 @@ OTHERS = Circumstances(others_wait=True)
 
 
 @pytest.mark.parametrize(
-    ("entries", "now", "known", "what"),
+    ("reports", "now", "known", "what"),
     [
         ([], WAIT, {}, Next.TRAIN),
-        ([pending(1)], WAIT, {}, Next.WAIT),
-        ([entry(1)], WAIT, {}, Next.TRAIN),
-        ([pending(1)], CONTINUE, {}, Next.TRAIN),
-        ([pending(1, 1.0)], CONTINUE, {}, Next.TRAIN),
-        ([pending(1, 1.0)], CONTINUE, {"decides_again": False}, Next.WAIT),
-        ([pending(1, 1.0), pending(3, 3.0)], CONTINUE, {}, Next.WAIT),
-        ([pending(1, 1.0)], AUTO, {}, Next.TRAIN),
-        ([pending(1)], OTHERS, {"can_host": True}, Next.TRAIN),
-        ([pending(1, 1.0)], OTHERS, {"can_host": True}, Next.WAIT),
-        ([pending(1, 1.0)], AUTO, {"can_host": True}, Next.TRAIN),
-        ([pending(1, 1.0)], Circumstances(synchronous=True), {}, Next.WAIT),
-        ([pending(1), entry(2, last=True)], CONTINUE, {}, Next.RELEASE),
-        ([pending(1), entry(2, last=True)], WAIT, {"can_host": True}, Next.WAIT),
-        ([pending(1), entry(2, last=True, stage=Stage.SAVING)], CONTINUE, {}, Next.WAIT),
-        ([pending(1)], WAIT, {"can_release": True}, Next.WAIT),
-        ([pending(1)], WAIT._replace(others_wait=True), {"can_release": True}, Next.RELEASE),
-        ([pending(1)], WAIT._replace(exclusive=True), {}, Next.RELEASE),
-        ([pending(1), entry(2)], WAIT._replace(exclusive=True), {}, Next.WAIT),
-        ([pending(1)], WAIT, {"process": Process.VALIDATES}, Next.WAIT),
-        ([entry(1, stage=Stage.SAVING)], WAIT, {"process": Process.ENDED}, Next.RELEASE),
-        ([entry(1, stage=Stage.SAVING)], WAIT, {"process": Process.LEAVES}, Next.WAIT),
+        ([scoring(1)], WAIT, {}, Next.WAIT),
+        ([report(1)], WAIT, {}, Next.TRAIN),
+        ([scoring(1)], CONTINUE, {}, Next.TRAIN),
+        ([scoring(1, 1.0)], CONTINUE, {}, Next.TRAIN),
+        ([scoring(1, 1.0)], CONTINUE, {"decides_again": False}, Next.WAIT),
+        ([scoring(1, 1.0), scoring(3, 3.0)], CONTINUE, {}, Next.WAIT),
+        ([scoring(1, 1.0)], AUTO, {}, Next.TRAIN),
+        ([scoring(1)], OTHERS, {"can_host": True}, Next.TRAIN),
+        ([scoring(1, 1.0)], OTHERS, {"can_host": True}, Next.WAIT),
+        ([scoring(1, 1.0)], AUTO, {"can_host": True}, Next.TRAIN),
+        ([scoring(1, 1.0)], Circumstances(synchronous=True), {}, Next.WAIT),
+        ([scoring(1), report(2, last=True)], CONTINUE, {}, Next.RELEASE),
+        ([scoring(1), report(2, last=True)], WAIT, {"can_host": True}, Next.WAIT),
+        ([scoring(1), saving(2, last=True)], CONTINUE, {}, Next.WAIT),
+        ([scoring(1)], WAIT, {"can_release": True}, Next.WAIT),
+        ([scoring(1)], WAIT._replace(others_wait=True), {"can_release": True}, Next.RELEASE),
+        ([scoring(1)], WAIT._replace(exclusive=True), {}, Next.RELEASE),
+        ([scoring(1), report(2)], WAIT._replace(exclusive=True), {}, Next.WAIT),
+        ([scoring(1)], WAIT, {"process": Process.VALIDATES}, Next.WAIT),
+        ([saving(1)], WAIT, {"process": Process.ENDED}, Next.RELEASE),
+        ([saving(1)], WAIT, {"process": Process.LEAVES}, Next.WAIT),
         ([], WAIT, {"process": Process.LEAVES}, Next.RELEASE),
     ],
 )
-def test_what_a_trial_does_next(entries, now, known, what):
-    assert what_next(Queue(entries), now, **known) is what
+def test_what_a_trial_does_next(reports, now, known, what):
+    assert what_next(Queue(reports), now, **known) is what

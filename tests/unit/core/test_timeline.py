@@ -24,8 +24,9 @@ from tunekit.core.events import (
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.queue import Entry, Queue, Stage
+from tunekit.core.queue import Queue
 from tunekit.core.ranking import ranking_of
+from tunekit.core.report import Report, State, Wants
 from tunekit.core.timeline import Timeline
 
 
@@ -305,7 +306,7 @@ class Sweep(RuleBasedStateMachine):
         self.lines.append(event)
         self.follower.extend([event])
 
-    def key(self, entry: Entry) -> dict[str, Any]:
+    def key(self, entry: Report) -> dict[str, Any]:
         place = (self.generation, entry.iteration)
         name = f"a:{place[0]}:{place[1]}:{self.runs[place]}"
         return {"id": name, "generation": place[0], "iteration": place[1]}
@@ -324,23 +325,22 @@ class Sweep(RuleBasedStateMachine):
         self.runs[place] = self.runs.get(place, 0) + 1
         report = {"training_iteration": self.iteration}
         self.write(Reported(trial_id="a", report=report, generation=self.generation))
-        entry = Entry(report, iteration=self.iteration)
+        wants = Wants.SCORE if saves and validates else Wants.NOTHING
+        entry = Report(report, iteration=self.iteration, saves=saves, wants=wants)
         self.queue.append(entry)
         if saves:
-            entry.checkpoint = path = self.key(entry)["id"]
+            entry.saved(path := self.key(entry)["id"])
             self.write(CheckpointSaved(trial_id="a", **self.key(entry), checkpoint=path))
             if validates:
-                entry.stage = Stage.SCORING
                 self.write(ValidationRequested(trial_id="a", **self.key(entry)))
 
     @rule(data=st.data(), score=SCORES)
     def a_validation_ends(self, data: Any, score: float | None) -> None:
-        scoring = [entry for entry in self.queue if entry.stage is Stage.SCORING]
+        scoring = [entry for entry in self.queue if entry.state is State.SCORING]
         if not scoring:
             return
         entry = data.draw(st.sampled_from(scoring))
-        entry.stage = Stage.DONE
-        entry.metrics = None if score is None else {"accuracy": score}
+        entry.scored(None if score is None else {"accuracy": score})
         how = "failed" if score is None else "validated"
         ended = ValidationEnded(id=self.key(entry)["id"], status=how, metrics=entry.metrics or {})
         self.write(ended)
