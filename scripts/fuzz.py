@@ -205,7 +205,7 @@ def finished(folder: Path, base: Any, trials: int = 3, **options: Any) -> Path:
         "settings": {"constraints": [tunekit.Constraint("accuracy >= 0.2")]},
     }
     ran = sweep(folder, base, trials=trials, param_space=space, run=False, **known, **options)
-    ran.validation.space = described_space(space)
+    ran.validation.program.space = described_space(space)
     ran.sweep.run(most=50_000)
     return ran.home
 

@@ -27,7 +27,7 @@ import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.local_sweep import LocalSweep
 from tunekit._ray.scheduler_kinds import exhausts, rule_for
-from tunekit.core.shares import fits
+from tunekit.core.shares import divide, fits
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt
 from tunekit.validating.executor import AttemptEvent, Began, Executor, Returned
@@ -143,7 +143,8 @@ class VirtualSweep:
             )
             scheduler = tunekit.ValidatedScheduler(self.scheduler)
             callbacks += [self._policy, validation]
-            validation.share(self.room.cluster, [self.room.trial])
+            most, need = self._config.most_in_flight or 1, validation.executor.need
+            validation.shares = divide(self.room.cluster, [self.room.trial], need, most=most)
             validation.validator.pool.durations.starts.append(self._start_s)
         _sweeps[id(self)] = self
         try:
@@ -171,7 +172,7 @@ class VirtualSweep:
             del _sweeps[id(self)]
         self.validations = len(self.scores)
         if validation is not None:
-            counts = validation.engine.counts
+            counts = validation.ledger.engine.counts
             self.validations, self.skipped = counts["validated"], counts["skipped"]
         return self
 

@@ -82,7 +82,7 @@ def check_contract(ran: Ran) -> None:
 
 def check_leases(ran: Ran) -> None:
     """Only checkpoints that trials would be restored from are leased."""
-    for path in ran.validation.engine.leases:
+    for path in ran.validation.ledger.engine.leases:
         restarts = [t for t in ran.trials if t.checkpoint and t.checkpoint.path == path]
         assert restarts, path
         assert Path(path).exists()
@@ -322,7 +322,7 @@ def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
     while not controller.is_finished():
         ran.sweep.step()
         [trial] = ran.trials
-        waits = trial.status == Trial.RUNNING and ran.validation.waiting.waits(trial.trial_id)
+        waits = trial.status == Trial.RUNNING and ran.validation.run.waiting.waits(trial.trial_id)
         if waits and not trial.is_saving and again < 3 * LENGTH:
             controller._schedule_trial_save(trial)
             again += 1

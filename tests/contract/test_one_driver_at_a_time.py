@@ -93,7 +93,7 @@ def test_a_driver_that_was_interrupted_while_it_took_over_can_let_go(tmp_path, m
     lock(tmp_path).claim()
     monkeypatch.setenv(TAKE_OVER, "1")
     storage = SimpleNamespace(storage_filesystem=LOCAL, experiment_fs_path=str(tmp_path))
-    ledger = Ledger(Interrupted(), on_lost=print)
+    ledger = Ledger(Interrupted())
     with pytest.raises(KeyboardInterrupt):
         ledger.claim(storage)
     monkeypatch.delenv(TAKE_OVER)

@@ -42,7 +42,7 @@ def asha(folder: Path, **options: Any) -> Ran:
 
 def recorded(ran: Ran, space: dict[str, Any]) -> Ran:
     """Run a sweep that writes down what is searched, as that of a ``tunekit.Tuner`` does."""
-    ran.validation.space = described_space(space)
+    ran.validation.program.space = described_space(space)
     ran.sweep.run(most=50_000)
     return ran
 

@@ -138,7 +138,7 @@ def test_trials_that_all_wait_for_scores_are_counted(tmp_path, on_pending):
     seen = set()
     for _ in steps(ran):
         if not all(trial.is_finished() for trial in ran.trials):
-            seen.update(ran.validation.progress())
+            seen.update(ran.validation.run.progress())
     assert "All 3 trials that have not ended wait for a score" in seen
 
 
@@ -159,7 +159,7 @@ def with_reporter(tmp_path, run_config, **options):
     ran = sweep(tmp_path, trials=1, param_space=SPACE, run=False, **options)
     with reporting(run_config) as reporter:
         assert run_config.progress_reporter is reporter
-        ran.validation.show_in(reporter)
+        ran.validation.reporter = reporter
     assert run_config.progress_reporter is None
     reporter.setup(start_time=0.0, total_samples=2, metric="accuracy", mode="max")
     return ran, reporter

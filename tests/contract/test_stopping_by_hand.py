@@ -31,7 +31,7 @@ SCHEDULERS = ["fifo", "asha", "pbt", "pbt-sync", "hyperband", "promotion"]
 
 @pytest.fixture(autouse=True)
 def checked(monkeypatch):
-    monkeypatch.setattr("tunekit.driver.callback._STOP_INTERVAL_S", 0.0)
+    monkeypatch.setattr("tunekit.driver.stopping._INTERVAL_S", 0.0)
 
 
 def put(home: Path, trial_id: str) -> None:

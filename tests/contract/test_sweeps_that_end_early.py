@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,7 +24,7 @@ from tests.support.kills import Killed, killed_after
 from tests.support.restores import contents, restoring
 from tests.support.sweeps import LENGTH, Counting, Most, Ran, SavesWhen, sweep
 from tunekit._ray.interruption import RayWatch
-from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.program import Program
 from tunekit.journal.journal import events_in
 
 
@@ -206,7 +207,8 @@ def test_rays_own_restore_of_an_experiment_of_a_tuner_changes_nothing(tmp_path, 
     with pytest.raises(Killed), killed_after(at):
         fifo(tmp_path, "wait")
     before = contents(tmp_path / "sweep")
-    monkeypatch.setattr(ValidationCallback, "_run_by_ray", True)  # as tunekit.Tuner leaves it
+    as_tuner_leaves_it = partial(Program, is_owned=True)
+    monkeypatch.setattr("tunekit.driver.callback.Program", as_tuner_leaves_it)
     with pytest.raises(tunekit.errors.RestoreError, match="Nothing was changed") as caught:
         fifo(tmp_path, "wait", resume=ResumeConfig())
     assert f"    tunekit resume {tmp_path}/sweep" in str(caught.value)

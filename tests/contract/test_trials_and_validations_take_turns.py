@@ -308,7 +308,7 @@ def test_no_trial_pauses_while_validations_get_resources_soon(
     while not ran.sweep.controller.is_finished():
         ran.sweep.step()
         seen.update(trial.status for trial in ran.trials)
-        said.update(ran.validation.progress())
+        said.update(ran.validation.run.progress())
     assert "PAUSED" not in seen and "is paused to make room" not in caplog.text
     assert f"Validations: {shown}" in said
     assert any("resources" in line for line in said) is ("resources" in shown)

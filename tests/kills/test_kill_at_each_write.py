@@ -23,6 +23,7 @@ from tests.support.seeds import SCHEDULES
 from tests.support.sweeps import Endless, Ran, index_of, sweep
 from tunekit.core.events import Event, Exploited, Processed
 from tunekit.journal.journal import events_in
+from tunekit.journal.ledger import Ledger
 from tunekit.schedulers import MOASHA, PromotionASHA
 
 #: Each so-and-so-manieth write is one to be killed at.
@@ -146,14 +147,14 @@ def test_killed_before_an_exploit_is_recorded(tmp_path, monkeypatch, exploit):
 
     undisturbed, _ = run_killed(tmp_path / "undisturbed", made, iter([]))
     expected = check_journal(events_in(undisturbed.home))
-    emit, exploits = tunekit.ValidationCallback.emit, itertools.count()
+    record, exploits = Ledger.record, itertools.count()
 
-    def dies(validation: tunekit.ValidationCallback, event: Event) -> None:
+    def dies(ledger: Ledger, event: Event) -> None:
         if isinstance(event, Exploited) and next(exploits) == exploit:
             raise Killed
-        emit(validation, event)
+        record(ledger, event)
 
-    monkeypatch.setattr(tunekit.ValidationCallback, "emit", dies)
+    monkeypatch.setattr(Ledger, "record", dies)
     ran, kills = run_killed(tmp_path, made, iter([1_000_000]))
     assert kills == 1 and len(expected.exploits) > exploit
     assert same(check_journal(events_in(ran.home)), expected, "pbt")

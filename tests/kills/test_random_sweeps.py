@@ -259,7 +259,9 @@ def check_disk(ran: Ran) -> None:
         assert not gone, f"{trial}: a checkpoint that Tune knows was deleted: {gone}"
         if trial.checkpoint and not trial.is_finished():
             assert Path(trial.checkpoint.path).exists(), f"{trial} would be restored from nothing"
-    assert all(Path(path).exists() for path in ran.validation.engine.leases), "it may be cloned"
+    assert all(Path(path).exists() for path in ran.validation.ledger.engine.leases), (
+        "it may be cloned"
+    )
     for _, metadata in ran.sweep.controller._get_trial_checkpoints().values():
         manager = _TrainingRunMetadata.from_json_state(metadata).checkpoint_manager
         saved = [result.checkpoint.path for result in manager._checkpoint_results]
@@ -296,7 +298,7 @@ def check_left(ran: Ran, keep: int | None) -> None:
 
     What is leased is what a trial would be restored from.
     """
-    tune, leases = ran.validation.controller, {*ran.validation.engine.leases}
+    tune, leases = ran.validation.run.controller, {*ran.validation.ledger.engine.leases}
     assert not (tune._queues or tune.waiting_in_place or tune._cached_trial_decisions)
     restorable = {trial.checkpoint.path for trial in ran.trials if trial.checkpoint}
     assert restorable >= leases, "a lease that nobody needs"

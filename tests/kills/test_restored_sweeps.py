@@ -29,7 +29,7 @@ from tests.support.schedulers import CASES
 from tests.support.seeds import SCHEDULES
 from tests.support.sweeps import LENGTH, Counting, Endless, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded
-from tunekit.driver import callback, restore
+from tunekit.driver import restore, run
 from tunekit.errors import ConfigError
 from tunekit.journal.journal import events_in
 
@@ -227,7 +227,7 @@ def test_a_restore_that_is_refused_at_the_start_loses_nothing(tmp_path, monkeypa
     """No node for validations can read the results, say."""
     kill(tmp_path, 80)
     with monkeypatch.context() as blind, pytest.raises(ConfigError, match="unread"):
-        blind.setattr(callback, "check_readable", lambda *given: given[-1].add("unread"))
+        blind.setattr(run, "check_readable", lambda *given: given[-1].add("unread"))
         run_until_dead(fifo(tmp_path, **restoring(tmp_path / "sweep")))
     assert complete(restored(tmp_path))
 

@@ -22,6 +22,7 @@ from tunekit.core.queue import Next, Queue
 from tunekit.core.report import State
 from tunekit.core.validation import FAILED, ValidationKey
 from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.run import Run
 
 
 def place_of(request_id: str) -> str:
@@ -136,13 +137,13 @@ def check_sweeps() -> None:
     @functools.wraps(on_step_end)
     def checked(self: ValidationCallback, *known: Any, **named: Any) -> None:
         on_step_end(self, *known, **named)
-        wrong = list(broken(self)) if self.has_begun else []
+        wrong = [] if self.run is None else list(broken(self.run))
         assert not wrong, "; ".join(wrong)
 
     ValidationCallback.on_step_end = checked  # type: ignore[method-assign]
 
 
-def broken(sweep: ValidationCallback) -> Iterator[str]:
+def broken(sweep: Run) -> Iterator[str]:
     """Yield a description of each broken invariant; it takes time that grows with the sweep."""
     tune, under_way = sweep.controller, {one.id for one in sweep.validator.pool.pending()}
     if tune.closing:

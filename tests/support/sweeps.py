@@ -22,6 +22,7 @@ from tunekit.core.metrics import GENERATION
 from tunekit.core.shares import Shares
 from tunekit.core.validation import Attempt
 from tunekit.core.values import finite_number
+from tunekit.driver.restore import Restore
 
 LENGTH = 9
 
@@ -300,7 +301,7 @@ def sweep(
     beside = how == "beside"
     validation.shares = Shares(apart=beside, dedicated=beside, exclusive=how == "paused")
     if mended is not None:
-        validation.restore(mended)
+        validation.restore = Restore(mended)
     heard = listen(base) if listening else Heard()
     policy = policy or tunekit.EveryIterations(1)
     callbacks = [_Numbers(numbers), policy, *more_callbacks, validation, *later_callbacks]

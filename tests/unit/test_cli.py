@@ -30,6 +30,7 @@ from tunekit.board.page import write_page
 from tunekit.cli import commands, main
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
+from tunekit.driver.program import Program
 from tunekit.journal.experiments import sweeps_below
 from tunekit.journal.lock import LOCK, DriverLock
 
@@ -290,8 +291,7 @@ class Restored:
         return cls()
 
     def __init__(self) -> None:
-        self.recorded: list[str] = []
-        self.validation = SimpleNamespace(record_trainable=self.recorded.append)
+        self.validation = SimpleNamespace(program=Program())
 
     def fit(self) -> None:
         print("Tune's own output")
@@ -309,7 +309,7 @@ def restored(monkeypatch):
 def written_down(folder: Path, where: str | None, **options: Any) -> Path:
     """A sweep that has ended, and has written down its trainable."""
     ran = run(folder, run=False, trials=2, **options)
-    ran.validation.trainable = where
+    ran.validation.program.trainable = where
     ran.sweep.run(most=50_000)
     return folder / "sweep"
 

@@ -72,7 +72,7 @@ class AlgorithmConfig(_Config):
 def test_a_configuration_of_rllib_is_a_search_space(tmp_path):
     settings = make(tmp_path, param_space=AlgorithmConfig(), validation_config=VALIDATION)
     assert settings.param_space["env"] == "CartPole-v1"
-    assert validation_of(settings).space["lr"]["kind"] == "float"
+    assert validation_of(settings).program.space["lr"]["kind"] == "float"
 
 
 def test_all_mistakes_of_a_call_are_in_one_message(tmp_path):

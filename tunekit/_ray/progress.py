@@ -8,8 +8,8 @@ Tune has two kinds of output. In a terminal, its own callback prints tables
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
@@ -24,36 +24,32 @@ from ray.tune.utils.log import set_verbosity
 
 from tunekit._ray.compat import become
 from tunekit._ray.controller import Controller
-from tunekit.core.engine import Engine
-from tunekit.core.metrics import VALIDATED_AT, is_reserved
+from tunekit.core.metrics import is_reserved
 
 # The metrics among which Tune looks for four to show; it counts those that are not shown, too.
 _MOST_INFERRED = 100
 
 
-class ProgressSource(Protocol):
-    """Supply the status of a sweep's validations."""
-
-    engine: Engine  #: the state of the sweep
-
-    def progress(self) -> list[str]:
-        """Return the status of the validations, line by line."""
-
-
-def show(source: ProgressSource, controller: Controller, reporter: TuneReporterBase | None) -> None:
+def show(
+    progress: Callable[[], list[str]],
+    columns: Sequence[str],
+    controller: Controller,
+    reporter: TuneReporterBase | None,
+) -> None:
     """Show the status of validations, and the columns of validated metrics.
 
     Args:
-        source: Supplies the status.
+        progress: Returns the status of the validations, line by line.
+        columns: The columns for validation, in order.
         controller: The sweep's controller.
         reporter: Tune's own reporter in a notebook.
     """
     for callback in controller.callbacks:
         if isinstance(callback, TuneTerminalReporter):
             become(callback, _TerminalReporter)  # Tune always creates its own reporter
-            callback.source = source
+            callback.progress, callback.columns = progress, columns
     if reporter is not None:
-        for name in _columns(source):
+        for name in columns:
             reporter.add_metric_column(name)
 
 
@@ -76,24 +72,20 @@ def reporting(run_config: tune.RunConfig) -> Iterator[TuneReporterBase | None]:
         run_config.progress_reporter = None
 
 
-def _columns(source: ProgressSource) -> list[str]:
-    """Return the columns for validation, in order."""
-    return [*sorted(source.engine.required), VALIDATED_AT]
-
-
 class _TerminalReporter(TuneTerminalReporter):
     """Tune's own reporter, which also shows validations."""
 
-    source: ProgressSource
+    progress: Callable[[], list[str]]
+    columns: Sequence[str]
 
     def _get_heartbeat(
         self, trials: list[Trial], *sys_args: Any, force_full_output: bool = False
     ) -> tuple[list[str], _TrialTableData]:
-        own = _columns(self.source)
+        own = [*self.columns]
         inferred = _infer_user_metrics(trials, _MOST_INFERRED)
         others = [name for name in inferred if name not in own and not is_reserved(name)]
         self._inferred_metric = own + others[:4]
         (status, *rest), table = super()._get_heartbeat(
             trials, *sys_args, force_full_output=force_full_output
         )
-        return [status, *self.source.progress(), *rest], table
+        return [status, *self.progress(), *rest], table

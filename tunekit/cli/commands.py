@@ -448,7 +448,7 @@ def resume(
             path, trainable, resume_errored=errored, restart_errored=restart_errored
         )
         if tuner.validation is not None:
-            tuner.validation.record_trainable(absolute_reference(where))
+            tuner.validation.program.trainable = absolute_reference(where)
         tuner.fit()
     known = status_json(load(path), time.time())
     _show(known, as_json, format_status(known, width=terminal_width()))

@@ -64,8 +64,7 @@ class Queue(deque[Report]):
     @property
     def undecided(self) -> Report | None:
         """Return the report that is validated only if the trial ends with it; None if none is."""
-        newest = self[-1] if self else None
-        return newest if newest is not None and newest.wants is Wants.SCORE_IF_LAST else None
+        return next((report for report in self if report.wants is Wants.SCORE_IF_LAST), None)
 
     @property
     def over(self) -> bool:

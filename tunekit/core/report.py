@@ -126,6 +126,7 @@ class Report:
 
     def lost(self) -> None:
         """Record that there will be no checkpoint."""
+        self.wants = Wants.NOTHING
         self._move("lost", State.READY)
 
     def continued(self) -> None:

@@ -175,6 +175,42 @@ def shares(
     return replace(known, exclusive=bool(shared) and each_fits)
 
 
+def divide(
+    cluster: Mapping[str, float],
+    bundles: Sequence[Mapping[str, float]],
+    validation: Mapping[str, float],
+    *,
+    most: int,
+    limit: int | None = None,
+    alongside: Mapping[str, float] | None = None,
+    have_workers: bool = False,
+) -> Shares:
+    """Divide a cluster between the trials and the validations of a sweep.
+
+    Args:
+        cluster: The cluster's resources, by name.
+        bundles: The resources of each bundle of a trial.
+        validation: The resources of one validation.
+        most: As for :func:`shares`.
+        limit: The limit on concurrent trials that the user has set; None: it is set here.
+        alongside: What must be free for each trial in addition, if anything; then no more
+            trials run than that allows, whatever the user's limit.
+        have_workers: As for :class:`Shares`.
+
+    Example:
+        >>> divide({"CPU": 4}, [{"CPU": 1}], {"CPU": 1}, most=1).alongside
+        3
+        >>> divide({"CPU": 4}, [{"CPU": 1}], {"CPU": 1}, most=1, limit=2).alongside is None
+        True
+    """
+    known = shares(cluster, total(*bundles, alongside or {}), validation, most=most, limit=limit)
+    if limit is not None:
+        known = replace(known, alongside=None, at_once=known.at_once if alongside else None)
+    if alongside and known.alongside is None:
+        known = replace(known, alongside=known.at_once)
+    return replace(known, have_workers=have_workers)
+
+
 def matching(demands: Iterable[tuple[Mapping[str, float], int]], need: Mapping[str, float]) -> int:
     """Return how many demands for resources match a need.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,10 +21,8 @@ from tunekit._ray.scheduler_kinds import exhausts, objectives_of, rule_for, time
 from tunekit._ray.stoppers import reads_metrics
 from tunekit._ray.validating_controller import ValidatingController, is_saved_at
 from tunekit.config import ValidationConfig
-from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
-    Event,
     Exploited,
     Processed,
     Reported,
@@ -48,6 +46,7 @@ from tunekit.core.report import Report, State, Wants
 from tunekit.core.validation import LAST_ALSO, Request, ValidationKey, is_selected
 from tunekit.core.values import finite_number
 from tunekit.driver.sweep_outcome import SweepOutcome
+from tunekit.journal.ledger import Ledger
 from tunekit.messages.problems import Problems
 from tunekit.training import VALIDATION_KEY, check_override
 from tunekit.validating.validator import Validator
@@ -66,21 +65,19 @@ class Reports:
 
     Args:
         config: The settings.
-        engine: The state of the sweep.
+        ledger: The sweep's records.
         validator: Runs the validations.
         outcome: Reports failures, and decides how the sweep ends.
         controller: The sweep's controller.
         scheduler: The user's scheduler.
-        emit: Records and applies each event.
     """
 
     config: ValidationConfig
-    engine: Engine
+    ledger: Ledger
     validator: Validator
     outcome: SweepOutcome
     controller: ValidatingController
     scheduler: TrialScheduler
-    emit: Callable[[Event], None]
     # Whether the scheduler stops the trial whose result is being processed.
     _stops: bool = field(default=False, init=False)
     # Whether reports no longer wait for a first score, and whether a validation has ended in the
@@ -96,6 +93,7 @@ class Reports:
     _newest: dict[str, tuple[int, Mapping[str, Any]]] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
+        self.engine = self.ledger.engine
         self._traits = traits_of(self.scheduler)
 
     @property
@@ -159,7 +157,7 @@ class Reports:
         queue.continues()
         generation, names = self.engine.ancestry.generation(trial_id), self.engine.history.names
         row = move_to_reported(report, names)
-        self.emit(
+        self.ledger.record(
             Reported(trial_id=trial_id, report=row, generation=generation, decision_point=point)
         )
         wants = Wants.NOTHING
@@ -213,7 +211,7 @@ class Reports:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
         key, checkpoint = self._key(trial, entry), entry.checkpoint.checkpoint
         task = entry.task or train.ValidationTaskConfig()
-        self.emit(
+        self.ledger.record(
             CheckpointSaved.of(
                 key,
                 checkpoint.path,
@@ -264,7 +262,7 @@ class Reports:
         )
         self._scoring[request.id] = trial, entry
         if not recorded:
-            self.emit(ValidationRequested.of(key, request.path))
+            self.ledger.record(ValidationRequested.of(key, request.path))
         for ended in self.validator.submit(request):
             self.ended(ended)
 
@@ -341,7 +339,7 @@ class Reports:
 
     def ended(self, event: ValidationEnded) -> None:
         """Record the end of a validation, and release the results that waited for it."""
-        self.emit(event)
+        self.ledger.record(event)
         self._has_news = True
         if event.validated:
             self.outcome.succeeded()
@@ -430,7 +428,7 @@ class Reports:
             entry.last or not self._stops or exhausts(self.scheduler, result)
         )
         path = "" if entry.checkpoint is None else entry.checkpoint.checkpoint.path
-        self.emit(
+        self.ledger.record(
             Processed.of(
                 key,
                 path,
@@ -455,7 +453,7 @@ class Reports:
         for trial, (config, start) in self.before.items():
             now = trial.latest_checkpoint_result
             if now is not None and (trial.config is not config or now is not start):
-                self.emit(self._exploit(trial, config, now))
+                self.ledger.record(self._exploit(trial, config, now))
                 self.controller.mark_changed(trial)
 
     def _exploit(self, trial: Trial, config: Mapping[str, Any], now: Any) -> Exploited:

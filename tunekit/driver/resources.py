@@ -9,7 +9,7 @@ import ray
 
 from tunekit._ray.cluster import cannot_grow, check_fits
 from tunekit._ray.tuner import FOR_DATA, Settings, is_distributed, reads_data, trial_bundles
-from tunekit.core.shares import shares, total
+from tunekit.core.shares import divide, shares, total
 from tunekit.driver.callback import ValidationCallback
 from tunekit.messages.formatting import format_resources
 from tunekit.messages.problems import Problems
@@ -48,9 +48,17 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
         return
     per_trial, search_alg = total(*bundles), settings.tune_config.search_alg
     limit = settings.tune_config.max_concurrent_trials or getattr(search_alg, "max_concurrent", 0)
-    themselves = validation.share(
-        cluster, bundles, have_workers=have_workers, limit=limit or None, alongside=data
+    validation.shares = divide(
+        cluster,
+        bundles,
+        per_validation,
+        most=validation.config.most_in_flight or 1,
+        limit=limit or None,
+        alongside=data,
+        have_workers=have_workers,
     )
+    waits = validation.config.on_pending != "continue"
+    themselves = waits and validation.executor.fits_in(validation.shares.processes(bundles))
     if themselves and have_workers:
         settings.trainable.host_validations()
     if validation.config.where == "trial" and not themselves:

@@ -118,8 +118,6 @@ class Restore:
     def __init__(self, searcher_line: int | None = None):
         #: The events of earlier sessions, until they have been replayed.
         self.past: list[Event] = []
-        #: Whether these are being replayed; they are already in the journal.
-        self.replays = False
         self.searcher_line = searcher_line
         #: The state that Tune had saved, until the experiment's folder is known.
         self.saved: dict[str, Any] | None = None
@@ -147,6 +145,11 @@ class Restore:
         self._reports: Reports
         self._scheduler: SweepScheduler
         self._listeners: list[Any]
+
+    @property
+    def has_scheduler(self) -> bool:
+        """Return whether the user's scheduler is restored to a state that knows the trials."""
+        return (self.saved or {}).get("scheduler") is not None
 
     def load(self, ledger: Ledger) -> bool:
         """Read the journal.
@@ -196,7 +199,7 @@ class Restore:
         for trial_id in {getattr(e, "trial_id", "") for e in self.past if e.n > self._since}:
             if trial_id in trials and trials[trial_id].is_finished():
                 controller.set_status(trials[trial_id], Trial.PENDING)
-        self.replays = True
+        reports.ledger.repeats = self._repeat
         with controller.silent():
             for event in self.past:
                 trial = trials.get(getattr(event, "trial_id", ""))
@@ -209,17 +212,17 @@ class Restore:
                 if isinstance(event, Exploited):
                     self._repeated.pop(event.trial_id, None)
                 self._apply_to_sweep(event, trial)
-        self.replays = False
+        reports.ledger.repeats = None
         for exploit in self._repeated.values():
-            reports.emit(exploit)  # the driver was killed before that
+            reports.ledger.record(exploit)  # the driver was killed before that
         if self.past and self.past[-1].n > self.as_of:
             count = sum(event.n > self.as_of for event in self.past)
             logger.info("Replayed the %d events since the sweep was last saved.", count)
         past, self.past, self.saved = self.past, [], None
         self._continue({**given, **dict.fromkeys(given_up, Trial.PENDING)}, past, given_up)
 
-    def repeated(self, event: Event) -> None:
-        """Record a replayed event, which the journal already has unless it ends there."""
+    def _repeat(self, event: Event) -> None:
+        """Remember a replayed exploit, which the journal already has unless it ends there."""
         if isinstance(event, Exploited):
             self._repeated[event.trial_id] = event
 
@@ -370,7 +373,7 @@ class Restore:
                 controller.set_status(trial, status)
             if trial.is_finished():
                 if trial_id not in reports.engine.ended:
-                    reports.emit(TrialEnded(trial_id=trial_id, removed=True))
+                    reports.ledger.record(TrialEnded(trial_id=trial_id, removed=True))
                 continue
             for path in missing:
                 logger.warning(
@@ -378,7 +381,7 @@ class Restore:
                 )
             skip_existing(trial)
             if trial_id in retried:
-                reports.emit(TrialRetried(trial_id=trial_id))
+                reports.ledger.record(TrialRetried(trial_id=trial_id))
                 if retried[trial_id] and not traits_of(reports.scheduler).replays:
                     reports.scheduler.on_trial_add(controller.wrapped(), trial)
         # Afterwards, because the trials must also skip the names of removed checkpoints.

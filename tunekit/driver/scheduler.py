@@ -19,7 +19,8 @@ from tunekit._ray.searchers import FIT_VALUES, innermost_searcher
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import penalize
 from tunekit.core.events import TrialFailed, TrialResumed, TrialRetried
-from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.callback import ValidationCallback, join
+from tunekit.driver.run import Run
 from tunekit.errors import WiringError
 from tunekit.messages.problems import Problems
 
@@ -71,7 +72,7 @@ class ValidatedScheduler(TrialScheduler):
         self._traits = traits_of(scheduler)
         # The mode in ``TuneConfig``; None if it is not set.
         self._mode: str | None = None
-        self._sweep: ValidationCallback | None = None
+        self._run: Run | None = None
         # The newest result of each trial that the scheduler got, if it may have to be reminded.
         self._last_results: dict[str, dict[str, Any]] = {}
         # The results that it was reminded of, and how often.
@@ -87,12 +88,12 @@ class ValidatedScheduler(TrialScheduler):
         ValidatedScheduler.__init__(self, state["scheduler"])
         self._mode = state["mode"]
 
-    def _join(self, tune_controller: Any) -> ValidationCallback:
-        """Return the sweep's callback, after connecting to it at the first call."""
-        if self._sweep is None:
-            self._sweep = self._validation_of(parts_of(tune_controller))
-            self._sweep.attach(tune_controller, self)
-        return self._sweep
+    def _join(self, tune_controller: Any) -> Run:
+        """Return the running sweep, which begins at the first call."""
+        if self._run is None:
+            validation = self._validation_of(parts_of(tune_controller))
+            self._run = join(validation, tune_controller, self)
+        return self._run
 
     def _validation_of(self, parts: Parts) -> ValidationCallback:
         """Return the sweep's callback, if the parts of the sweep fit together."""
@@ -132,7 +133,7 @@ class ValidatedScheduler(TrialScheduler):
 
     def _penalized(self, result: dict[str, Any]) -> dict[str, Any]:
         """Return a flat result as your scheduler gets it, which ignores constraints."""
-        constraints = () if self._sweep is None else self._sweep.config.constraints
+        constraints = () if self._run is None else self._run.config.constraints
         return penalize(result, self.objectives, constraints) if constraints else result
 
     @property
@@ -148,7 +149,7 @@ class ValidatedScheduler(TrialScheduler):
     def debug_string(self) -> str:
         """Return the summaries of your scheduler and of the validations."""
         text = self.scheduler.debug_string()
-        return text if self._sweep is None else "\n".join([text, *self._sweep.progress()])
+        return text if self._run is None else "\n".join([text, *self._run.progress()])
 
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Add a trial; one that restarts after a failure is already known to your scheduler.
@@ -156,31 +157,31 @@ class ValidatedScheduler(TrialScheduler):
         So its comparisons do not depend on which machine failed. With Tune alone, the trial is new
         to the scheduler, and joins another bracket of HyperBand.
         """
-        sweep = self._join(tune_controller)
+        run = self._join(tune_controller)
         # Tune adds it again, but its scheduler was not notified of the failure (decision 1).
-        if trial.trial_id in sweep.trials:
-            sweep.emit(TrialRetried(trial_id=trial.trial_id))
+        if trial.trial_id in run.trials:
+            run.ledger.record(TrialRetried(trial_id=trial.trial_id))
             return
-        sweep.adopt(trial)
-        if not sweep.restores:
+        run.adopt(trial)
+        if not run.restore.has_scheduler:
             self.scheduler.on_trial_add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         """Record that a trial failed; your scheduler is notified only if it failed for good."""
-        sweep = self._join(tune_controller)
-        sweep.validator.ray_watch.check()
-        sweep.emit(TrialFailed(trial_id=trial.trial_id))
+        run = self._join(tune_controller)
+        run.validator.ray_watch.check()
+        run.ledger.record(TrialFailed(trial_id=trial.trial_id))
         if trial.status != Trial.ERROR:  # otherwise, Tune restarts it: _requeue_trial
             self.scheduler.on_trial_error(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
         """Return the decision of your scheduler on a validated result."""
-        sweep = self._join(tune_controller)
+        run = self._join(tune_controller)
         penalized = self.recall(trial, result)
         decision = str(self.scheduler.on_trial_result(tune_controller, trial, penalized))
         # HyperBandForBOHB adds what its searcher reads.
         result.update((name, penalized[name]) for name in penalized.keys() - result.keys())
-        sweep.reports.decided(decision)
+        run.reports.decided(decision)
         return decision
 
     def recall(self, trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
@@ -192,9 +193,9 @@ class ValidatedScheduler(TrialScheduler):
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         """Notify your scheduler of a trial's end, with its newest score if it has one."""
-        sweep = self._join(tune_controller)
+        run = self._join(tune_controller)
         penalized = self._penalized(result)
-        for name in sweep.engine.lacks(result):
+        for name in run.engine.lacks(result):
             penalized.pop(name, None)  # NaN
         self.scheduler.on_trial_complete(tune_controller, trial, penalized)
 
@@ -204,8 +205,8 @@ class ValidatedScheduler(TrialScheduler):
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return the next trial to start; trials that shared their slots come first."""
-        sweep = self._join(tune_controller)
-        controller = sweep.controller
+        run = self._join(tune_controller)
+        controller = run.controller
         if controller.left == 0 and not controller.has_cached_actors:
             return None
         ready = next((one for one in controller.starts_first if one.status == Trial.PENDING), None)
@@ -215,7 +216,7 @@ class ValidatedScheduler(TrialScheduler):
         if trial is None:
             self._remind(tune_controller)
         if trial is not None and trial.status == Trial.PAUSED:
-            sweep.emit(TrialResumed(trial_id=trial.trial_id))
+            run.ledger.record(TrialResumed(trial_id=trial.trial_id))
         return trial
 
     def choose_again(self, tune_controller: Any) -> None:
@@ -240,14 +241,14 @@ class ValidatedScheduler(TrialScheduler):
         left = [trial for trial in tune_controller.get_trials() if not trial.is_finished()]
         if any(one.status != Trial.PAUSED for one in left):
             return False
-        sweep = self._join(tune_controller)
+        run = self._join(tune_controller)
         known = {one.trial_id: id(self._last_results.get(one.trial_id)) for one in left}
         if known != self._reminded:
             self._reminded, self._reminders = known, 0
         if self._reminders == _REMINDERS:
             return False
         self._reminders += 1
-        sweep.reports.processing()
+        run.reports.processing()
         for trial in left:
             result = self._last_results.get(trial.trial_id)
             if trial.status != Trial.PAUSED or result is None:
@@ -256,8 +257,8 @@ class ValidatedScheduler(TrialScheduler):
             if trial.status == Trial.PAUSED and decision == TrialScheduler.STOP:
                 tune_controller.stop_trial(trial)
             elif trial.status == Trial.PAUSED and decision == TrialScheduler.CONTINUE:
-                sweep.controller.set_status(trial, Trial.PENDING)
-        sweep.reports.exploited()
+                run.controller.set_status(trial, Trial.PENDING)
+        run.reports.exploited()
         return True
 
 

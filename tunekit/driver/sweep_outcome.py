@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit.config import ValidationConfig
-from tunekit.core.engine import Engine
-from tunekit.core.events import Event, SessionCutShort, ValidationEnded
+from tunekit.core.events import SessionCutShort, ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
 from tunekit.core.metrics import flatten, format_names, user_metrics
 from tunekit.core.signatures import function_name
 from tunekit.core.validation import Status
 from tunekit.core.values import format_value
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
+from tunekit.journal.ledger import Ledger
 from tunekit.messages.advice import NO_CHECKPOINT, checkpoint_advice, metric_advice, trainer_advice
 from tunekit.policies import CheckpointPolicy
 
@@ -29,12 +29,11 @@ class SweepOutcome:
 
     Args:
         config: The settings.
-        engine: The state of the sweep.
-        emit: Records and applies each event.
+        ledger: The sweep's records.
     """
 
-    def __init__(self, config: ValidationConfig, engine: Engine, emit: Callable[[Event], None]):
-        self._config, self._engine, self._emit = config, engine, emit
+    def __init__(self, config: ValidationConfig, ledger: Ledger):
+        self._config, self._ledger, self._engine = config, ledger, ledger.engine
         #: The error that the sweep ends with, if any.
         self.error: TunekitError | None = None
         # The trials that the time budget or ``fail_fast`` has stopped; None if neither has.
@@ -166,7 +165,7 @@ class SweepOutcome:
         if self._cut is None:
             stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
             self._cut = {t for t in stopped if t not in self._engine.ended}
-            self._emit(SessionCutShort(trial_ids=sorted(self._cut)))
+            self._ledger.record(SessionCutShort(trial_ids=sorted(self._cut)))
 
     def record_end(self, ended: bool) -> None:
         """Record whether everything is done, before Tune ends all trials as if it were."""

@@ -53,10 +53,11 @@ from tunekit.distributed import (
     validation_config_of,
 )
 from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.program import Program
 from tunekit.driver.resources import leave_room_for_data, share_cluster
-from tunekit.driver.restore import check_unused
+from tunekit.driver.restore import Restore, check_unused
 from tunekit.driver.scheduler import ValidatedScheduler, check_combination, unwrapped
-from tunekit.errors import RestoreError, SweepNotFoundError, TunekitError
+from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
 from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import SERIES, Record, record_of
 from tunekit.journal.lock import DriverLock
@@ -230,7 +231,7 @@ class Tuner(tune.Tuner):
             callbacks.append(FunctionCheckpoints(frequency or 0, bool(at_end)))
         if config is not None:
             validation = ValidationCallback(config)
-            validation.describe(imported_from, described_space(param_space))
+            validation.program = Program(imported_from, described_space(param_space), is_owned=True)
             callbacks.append(validation)
             if not isinstance(tune_config.scheduler, ValidatedScheduler):
                 tune_config.scheduler = ValidatedScheduler(tune_config.scheduler or FIFOScheduler())
@@ -373,9 +374,10 @@ class Tuner(tune.Tuner):
                 if distributed:
                     trainable.validate(wait=validation.config.on_pending == "wait")
                 written = record.sessions[-1].get("trainable") if record.sessions else None
-                validation.record_trainable(imported_from or written or validation.trainable)
+                program = validation.program
+                program.trainable = imported_from or written or program.trainable
                 if state is not None:
-                    validation.restore(state.searcher_line)
+                    validation.restore = Restore(state.searcher_line)
             return tuner
 
     @classmethod
@@ -444,7 +446,7 @@ class Tuner(tune.Tuner):
             with ended_soon() if is_distributed(settings.trainable) else nullcontext():
                 return super().fit()
         with ExitStack() as stack:
-            validation.begin()
+            _begin(validation)
             stack.callback(validation.ledger.let_go)
             stack.callback(validation.executor.close)
             stack.enter_context(_logging_how_to_continue(settings, validation))
@@ -452,11 +454,11 @@ class Tuner(tune.Tuner):
             let_tell_of_resuming(settings.trainable)
             if is_distributed(settings.trainable):
                 stack.enter_context(ended_soon())
-            validation.show_in(stack.enter_context(reporting(settings.run_config)))
+            validation.reporter = stack.enter_context(reporting(settings.run_config))
             stack.enter_context(without_advice())
             how = partial(_how_to_continue, settings, validation)
             watch = validation.validator.ray_watch
-            stack.enter_context(watch.watching(how, validation.close))
+            stack.enter_context(watch.watching(how, validation.ledger.close))
             stack.enter_context(ended_by_sigterm())
             return _results_of(super().fit(), validation)
 
@@ -471,8 +473,25 @@ class Tuner(tune.Tuner):
 
 
 def _results_of(results: tune.ResultGrid, validation: ValidationCallback) -> ValidatedResults:
-    names = validation.engine.required | validation.engine.history.names.keys()
+    engine = validation.ledger.engine
+    names = engine.required | engine.history.names.keys()
     return ValidatedResults(results, validation.config.constraints, sorted(names))
+
+
+def _begin(validation: ValidationCallback) -> None:
+    """Record that the Tuner that made a sweep runs it; raise a ConfigError if it did before."""
+    ledger = validation.ledger
+    if ledger.folder is not None:
+        raise ConfigError(
+            "Tuner.fit",
+            [
+                "it was already called: a Tuner runs its sweep once. tuner.get_results() has "
+                "the results. To continue the sweep:\n"
+                f"{resume_advice(ledger.home.folder or 'PATH', validation.program.trainable)}\n"
+                "For another sweep, make a new Tuner with another RunConfig(name=...)."
+            ],
+        )
+    validation.is_run_by_owner = True
 
 
 @contextmanager
@@ -485,7 +504,7 @@ def _logging_how_to_continue(settings: Settings, validation: ValidationCallback)
         explained = True
         raise
     finally:
-        if not (explained or validation.home.folder is None or validation.has_ended):
+        if not (explained or validation.ledger.home.folder is None or validation.has_ended):
             logger.warning(
                 "The sweep has not ended. Its progress is recorded; to continue it:\n%s",
                 _how_to_continue(settings, validation),
@@ -493,9 +512,9 @@ def _logging_how_to_continue(settings: Settings, validation: ValidationCallback)
 
 
 def _how_to_continue(settings: Settings, validation: ValidationCallback) -> str:
-    home, own = validation.home.folder, settings.run_config.storage_filesystem is not None
+    home, own = validation.ledger.home.folder, settings.run_config.storage_filesystem is not None
     path = "PATH" if home is None else location_of(settings, home)
-    return resume_advice(path, validation.trainable, own_filesystem=own)
+    return resume_advice(path, validation.program.trainable, own_filesystem=own)
 
 
 def _saved_sweep(folder: Folder, path: str) -> tuple[Record, SavedState | None] | None:
@@ -558,7 +577,9 @@ def _renew(validation: ValidationCallback | None, new: ValidationConfig) -> None
                 f"used so far. Pass {name}={getattr(old, name)!r}."
             )
     problems.raise_any()
-    validation.renew(new)
+    # Its executor is made for the new ones.
+    state = validation.__getstate__()
+    validation.__setstate__({**state, "config": new, "given": (None, state["given"][1])})
 
 
 def _check_storage(path: Any, filesystem: Any, problems: Problems) -> None:

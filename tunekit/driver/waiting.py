@@ -17,12 +17,12 @@ from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.scheduler_kinds import rule_for, traits_of
 from tunekit._ray.validating_controller import ValidatingController
 from tunekit.config import ValidationConfig
-from tunekit.core.engine import Engine
-from tunekit.core.events import Event, Waited
+from tunekit.core.events import Waited
 from tunekit.core.pool import Pool
 from tunekit.core.queue import UNMEASURED, Circumstances, Next, Process, Queue, Wait, what_next
 from tunekit.core.shares import Shares
 from tunekit.core.timing import Clock, StartTimes
+from tunekit.journal.ledger import Ledger
 from tunekit.messages.advice import resources_advice
 from tunekit.validating.executor import Executor
 from tunekit.validating.validator import Hosts, Launch, Validator
@@ -39,23 +39,21 @@ class Waiting(Hosts):
 
     Args:
         config: The settings.
-        engine: The state of the sweep.
+        ledger: The sweep's records.
         validator: Runs the sweep's validations.
         clock: The sweep's clock.
         controller: The sweep's controller.
         scheduler: The user's scheduler.
         shares: How trials and validations share the cluster.
-        emit: Records and applies each event.
     """
 
     config: ValidationConfig
-    engine: Engine
+    ledger: Ledger
     validator: Validator
     clock: Clock
     controller: ValidatingController
     scheduler: TrialScheduler
     shares: Shares
-    emit: Callable[[Event], None]
     #: How long trials take to start, and to train an iteration.
     starts: StartTimes = field(default_factory=StartTimes, init=False)
     # When each waiting trial began to wait for a score.
@@ -71,6 +69,7 @@ class Waiting(Hosts):
     _continued: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
+        self.engine = self.ledger.engine
         self.pool = self.validator.pool
         self.executor = self.validator.executor
         self._traits = traits_of(self.scheduler)
@@ -204,7 +203,7 @@ class Waiting(Hosts):
         """Record how long a trial waited for its scores, if it did."""
         since = self._since.pop(trial_id, None)
         if since is not None and (seconds := round(self.clock.monotonic() - since, 4)):
-            self.emit(Waited(trial_id=trial_id, seconds=seconds))
+            self.ledger.record(Waited(trial_id=trial_id, seconds=seconds))
 
     def host_ended(self, trial_id: str) -> None:
         """See :class:`~tunekit.validating.validator.Hosts`."""

@@ -135,7 +135,7 @@ class _Loop:
         recorder: Recorder,
         before: Sequence[Event],
     ):
-        self.validator = Validator(config, executor, time, emit=self._record)
+        self.validator = Validator(config, executor, time, record=self._record)
         self._source, self._recorder, self._config = source, recorder, config
         source.connect(self._record, self._has_room)
         # The requests whose validations have not ended, by name.

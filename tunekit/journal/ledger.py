@@ -1,4 +1,4 @@
-"""Record a sweep in its folder: the lock, the journal, and archives of its state."""
+"""Record a sweep: its state now, and in its folder the lock, the journal, and archives."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from importlib import metadata
 from typing import Any
 
 import ray
+from msgspec import structs
 from ray.tune.experiment import Trial
 
 from tunekit._ray.controller import Controller
 from tunekit.config import ValidationConfig
-from tunekit.core.events import Event, Home, TrialAdded
+from tunekit.core.engine import Engine
+from tunekit.core.events import Event, Home, SessionClosed, TrialAdded
 from tunekit.core.signatures import function_name
 from tunekit.core.timing import Clock
 from tunekit.core.values import finite_number
@@ -31,23 +33,28 @@ _PACKAGES = ("torch", "optuna", "numpy")
 
 
 class Ledger:
-    """Record a sweep's events, as its only driver.
+    """Record a sweep's events, as its only driver, and keep the state that follows from them.
 
     Nothing is written before the folder is known or after the end.
 
     Args:
         clock: The clock.
-        on_lost: Called, from any thread, if another driver takes over the sweep.
 
     Example:
         >>> import time
-        >>> ledger = Ledger(time, on_lost=print)
+        >>> ledger = Ledger(time)
         >>> ledger.folder is None, ledger.last
         (True, 0)
     """
 
-    def __init__(self, clock: Clock, on_lost: Callable[[AlreadyRunningError], None]):
-        self._clock, self._on_lost = clock, on_lost
+    def __init__(self, clock: Clock):
+        self._clock = clock
+        #: Set, from another thread, once another driver has taken over the sweep.
+        self.lost: AlreadyRunningError | None = None
+        #: The state of the sweep.
+        self.engine = Engine()
+        #: While recorded events are replayed: gets each new one, which the journal already has.
+        self.repeats: Callable[[Event], None] | None = None
         #: The experiment's folder, once it is known.
         self.folder: Folder | None = None
         self._lock: DriverLock | None = None
@@ -98,10 +105,16 @@ class Ledger:
             keeper = SnapshotWriter(self.folder, journal, self._clock, begins=anew)
             self._journal, self._keeper = journal, keeper
 
-    def append(self, event: Event) -> None:
-        """Write an event to the journal."""
+    def record(self, event: Event) -> None:
+        """Write an event to the journal, and then apply it to the state of the sweep."""
+        if self.repeats is not None:
+            self.repeats(event)
+            return
+        # The journal comes first, so that a kill loses nothing that has had an effect (decision 3).
+        event = event if event.time else structs.replace(event, time=self._clock.time())
         if self._journal is not None:
             self._journal.append(self.home.recorded(event))
+        self.engine.apply(event)
 
     def add(self, trial: Trial) -> None:
         """Record a trial at the next :meth:`keep`."""
@@ -118,8 +131,9 @@ class Ledger:
             added, self._added = self._added, []
             self._keeper.added(controller, added, kept=kept)
 
-    def close(self) -> None:
-        """Write the unwritten lines, end the session and release the lock."""
+    def close(self, *, finished: bool = False) -> None:
+        """Record the end of the session, write the unwritten lines and release the lock."""
+        self.record(SessionClosed(finished=finished))
         if self._journal is not None and not self._journal.close():
             logger.error(
                 "The end of the journal could not be written. Validations that it lacks will run "
@@ -138,7 +152,7 @@ class Ledger:
         """Stop writing, because another driver has taken over the sweep."""
         if self.folder is not None:
             self.folder.abandon()
-        self._on_lost(error)
+        self.lost = error
 
 
 def about(now: float, config: ValidationConfig) -> dict[str, Any]:

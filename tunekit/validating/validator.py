@@ -59,7 +59,7 @@ class Validator:
         config: The user's settings.
         executor: Runs the attempts.
         clock: The clock.
-        emit: Called with each event, before it is acted on.
+        record: Records an event, before it is acted on.
     """
 
     def __init__(
@@ -68,13 +68,13 @@ class Validator:
         executor: Executor,
         clock: Clock,
         *,
-        emit: Callable[[Event], None],
+        record: Callable[[Event], None],
     ):
         #: The pending validations.
         self.pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
         #: Runs the attempts.
         self.executor = executor
-        self._clock, self._emit = clock, emit
+        self._clock, self._record = clock, record
         self._hosts = Hosts()
         #: Detects that Ray is gone.
         self.ray_watch = RayWatch()
@@ -93,7 +93,7 @@ class Validator:
         """Start attempts, in the processes of their trials if these are given."""
         for attempt in attempts:
             name, now = attempt.request.id, self._clock.time()
-            self._emit(AttemptStarted(time=now, id=name, attempt=attempt.number))
+            self._record(AttemptStarted(time=now, id=name, attempt=attempt.number))
             self.executor.start(attempt, host=trials.get(attempt.request.trial_id))
 
     def counts(self) -> dict[str, int]:
@@ -152,7 +152,7 @@ class Validator:
                 self._hosts.host_ended(event.trial_id)
             elif isinstance(event, Began):
                 attempt, time = self.pool.attempt(event.attempt_id), self._clock.time()
-                self._emit(AttemptBegan(time=time, id=attempt.request.id, attempt=attempt.number))
+                self._record(AttemptBegan(time=time, id=attempt.request.id, attempt=attempt.number))
                 self.pool.began(event.attempt_id, now)
             elif isinstance(event, Returned):
                 self._warn_of_left_out(event.value)

@@ -122,7 +122,7 @@ class ReportsOfATrial(RuleBasedStateMachine):
     def a_validation_ends(self, data: st.DataObject) -> None:
         data.draw(st.sampled_from(self.of(State.SCORING))).scored(None)
 
-    @precondition(lambda self: self.queue.undecided)
+    @precondition(lambda self: self.queue.undecided and not self.queue.over)
     @rule(validates=st.booleans(), saves=st.booleans())
     def the_trial_returns(self, validates: bool, saves: bool) -> None:
         self.queue.undecided.ended(validates=validates, saves=saves)

@@ -1,0 +1,314 @@
+"""What a running sweep consists of, and what it does at the end of each of Tune's steps."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.progress_reporter import TuneReporterBase
+
+from tunekit._ray.checkpoints import LeasingCheckpointManager
+from tunekit._ray.cluster import check_readable
+from tunekit._ray.progress import show
+from tunekit._ray.searchers import innermost_searcher
+from tunekit._ray.tuner import type_and_settings
+from tunekit._ray.validating_controller import ValidatingController
+from tunekit.config import ValidationConfig
+from tunekit.core.engine import Engine
+from tunekit.core.events import TrialEnded
+from tunekit.core.metrics import VALIDATED_AT
+from tunekit.core.shares import Shares
+from tunekit.core.timing import Clock
+from tunekit.core.validation import Status
+from tunekit.driver.program import Program
+from tunekit.driver.reports import Reports
+from tunekit.driver.restore import Restore, check_unused, saved_scheduler
+from tunekit.driver.stopping import StopsByHand
+from tunekit.driver.sweep_outcome import SweepOutcome
+from tunekit.driver.waiting import Waiting
+from tunekit.journal.ledger import Ledger, about
+from tunekit.messages.advice import resume_advice, reuse_advice
+from tunekit.messages.formatting import format_counts, format_starved, format_waiting_trials
+from tunekit.messages.problems import Problems
+from tunekit.policies import AtDecisions, DefaultPolicy
+from tunekit.validating.validator import Validator
+
+logger = logging.getLogger(__name__)
+
+# The pause between steps, in seconds, while a sweep waits only for validations.
+_PAUSE_S = 0.02
+
+
+class Run:
+    """A sweep that Tune has begun to run: its parts, which are complete from the start.
+
+    Args:
+        config: The settings of the validations.
+        program: What the sweep runs.
+        restore: What is to be restored.
+        shares: How trials and validations share the cluster.
+        clock: The sweep's clock.
+        ledger: The sweep's records.
+        validator: Runs the validations.
+        callback: The sweep's own callback; those after it get validated results.
+        tune_controller: The controller, as Tune passes it to a scheduler.
+        scheduler: The sweep's :class:`~tunekit.ValidatedScheduler`.
+    """
+
+    def __init__(
+        self,
+        *,
+        config: ValidationConfig,
+        program: Program,
+        restore: Restore,
+        shares: Shares,
+        clock: Clock,
+        ledger: Ledger,
+        validator: Validator,
+        callback: tune.Callback,
+        tune_controller: Any,
+        scheduler: Any,
+    ):
+        self.config, self.program, self.restore = config, program, restore
+        self.clock, self.ledger, self.validator = clock, ledger, validator
+        self.engine = ledger.engine
+        self.scheduler = scheduler
+        #: The trials so far.
+        self.trials: dict[str, Trial] = {}
+        self.controller = controller = ValidatingController.install(tune_controller)
+        self.outcome = SweepOutcome(config, ledger)
+        self.waiting = Waiting(
+            config=config,
+            ledger=ledger,
+            validator=validator,
+            clock=clock,
+            controller=controller,
+            scheduler=scheduler.scheduler,
+            shares=shares,
+        )
+        validator.run_in(self.waiting)
+        self.reports = Reports(
+            config=config,
+            ledger=ledger,
+            validator=validator,
+            outcome=self.outcome,
+            controller=controller,
+            scheduler=scheduler.scheduler,
+        )
+        self.stops = StopsByHand(ledger, controller, clock)
+        # When the last pause ended, and whether Tune has saved the sweep since the last step.
+        self._paused_at, self._has_saved = 0.0, False
+        controller.connect(callback, self.reports, self.waiting, config.constraints)
+        for listener in controller.callbacks:
+            if isinstance(listener, (AtDecisions, DefaultPolicy)):
+                listener.attach(self.reports.saves, controller.can_save)
+        self._goals = {*controller.required_metrics(), *scheduler.objectives}
+        self.engine.require([*self._goals, *(one.metric for one in config.constraints)])
+        controller.preprocess_reports(self.reports.receive)
+
+    # Its beginning ------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Open the experiment's folder: load what is to be restored, and begin a session.
+
+        Raises:
+            tunekit.errors.AlreadyRunningError: If another driver runs the sweep.
+            tunekit.errors.ConfigError: If validations could not read the folder, or if an
+                unfinished sweep is in it.
+        """
+        storage, problems = self.controller.storage, Problems("Tuner.fit")
+        check_readable(
+            storage.experiment_fs_path,
+            storage.storage_filesystem,
+            self.validator.executor.need,
+            self.config.ray_remote_kwargs,
+            problems,
+        )
+        problems.raise_any()
+        folder = self.ledger.claim(storage)
+        restored = self.restore.load(self.ledger)
+        if not restored:
+            check_unused(folder, resume_advice(self.where, self.program.trainable), problems)
+            problems.raise_any()
+        space = self.program.space
+        header = {
+            **about(self.clock.time(), self.config),
+            "required": sorted(self._goals),
+            "mode": self.scheduler.mode,
+            "objectives": self.scheduler.objectives,
+            "scheduler": type_and_settings(self.scheduler.scheduler),
+            "search_alg": type_and_settings(innermost_searcher(self.controller.search_alg)),
+            "trainable": self.program.trainable,
+            **({} if space is None else {"space": space}),
+        }
+        self.ledger.begin(anew=not restored, after=self.restore.as_of, about=header)
+
+    @property
+    def where(self) -> str:
+        """Return the location of the experiment."""
+        return self.ledger.home.folder or str(self.controller.storage.experiment_fs_path)
+
+    def show_in(self, reporter: TuneReporterBase | None) -> None:
+        """Show the sweep in Tune's output, and in its reporter for notebooks if there is one."""
+        columns = [*sorted(self.engine.required), VALIDATED_AT]
+        show(self.progress, columns, self.controller, reporter)
+
+    def adopt(self, trial: Trial) -> None:
+        """Add a trial: a new one, or one of a restored experiment."""
+        self.trials[trial.trial_id] = trial
+        self.controller.use_current_folder(trial)
+        # As Tune does when it schedules an actor: every record of the trial names the same folder.
+        trial.init_local_path()
+        self.checkpoints_of(trial)
+        self.ledger.add(trial)
+
+    def checkpoints_of(self, trial: Trial) -> LeasingCheckpointManager:
+        """Return the manager of a trial's checkpoints, which keeps those that are needed."""
+        return LeasingCheckpointManager.of(trial, self.engine.leases)
+
+    def begin(self) -> None:
+        """Bring a restored sweep to where it was interrupted, before Tune takes a step."""
+        controller = self.controller
+        if controller.resumed:
+            controller.begin_session()
+        if self.restore.past:
+            self.restore.replay(self.trials, self.reports, self.scheduler, self.ledger.home)
+            self.stops.record()
+        if controller.is_finished():
+            self.outcome.conclude(list(self.trials.values()))
+            self.raise_error()
+            self.outcome.record_end(True)
+        self._delete_surplus()
+
+    # A step -------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Do what follows from the step that Tune has taken; the order matters."""
+        # Before the state is kept: Tune saves the trials that it cuts short as ended.
+        self._note_cut_short()
+        self._keep()
+        # Before validations start, which leave alone the trials whose nodes end.
+        self._look_at_processes()
+        # Scores first, because they release reports and trials, which may end the sweep.
+        self._receive_scores()
+        self._stop_by_hand()
+        # After the last score of the step, which may name the metrics or clear the function.
+        self.reports.release_held()
+        self._let_trials_continue()
+        # After all results are processed: no one who ranks them is missing.
+        self._end_if_over()
+        # After all leases of the step are taken.
+        self._delete_surplus()
+        self._wait_for_what_is_next()
+
+    def _note_cut_short(self) -> None:
+        if self.controller.cuts_short:
+            self.outcome.record_cut_short(self.controller.get_trials())
+
+    def _keep(self) -> None:
+        saved, self._has_saved = self._has_saved, False
+        self.ledger.keep(self.controller, saved=saved)
+
+    def _look_at_processes(self) -> None:
+        now = self.clock.monotonic()
+        self.controller.check_nodes(now)
+        for trial in self.controller.begun():
+            self.waiting.starts.begins(trial.trial_id, now)
+
+    def _receive_scores(self) -> None:
+        for ended in self.validator.poll(at_once=self.controller.woken()):
+            self.reports.ended(ended)
+
+    def _stop_by_hand(self) -> None:
+        self.stops.record()
+        self.stops.carry_out()
+
+    def _let_trials_continue(self) -> None:
+        self.waiting.relieve()
+        self.controller.continue_waiting()
+
+    def _end_if_over(self) -> None:
+        if finished := self.controller.is_finished():
+            self.outcome.conclude(self.controller.get_trials())
+        self.raise_error()
+        self.outcome.record_end(finished)
+
+    def _delete_surplus(self) -> None:
+        """Delete checkpoints that are no longer needed, of the trials that changed in this step."""
+        for trial_id in self.engine.leases.pop_touched():
+            trial = self.trials.get(trial_id)  # None: a donor that a restored experiment lacks
+            if trial is not None:
+                self.checkpoints_of(trial).prune()
+                self.controller.mark_changed(trial)
+
+    def _wait_for_what_is_next(self) -> None:
+        self.controller.wake_on(self.validator.executor.awaited())
+        self.waiting.spare()
+        if self.controller.awaits_nothing and not self.validator.pool.idle:
+            # Tune would take its next step immediately, with nothing to do.
+            left = self._paused_at + _PAUSE_S - self.clock.monotonic()
+            if left > 0:
+                self.clock.sleep(left)
+            self._paused_at = self.clock.monotonic()
+
+    def ended(self, trial: Trial) -> None:
+        """Record that a trial has finished or was stopped."""
+        # Otherwise, it was stopped on the result of another trial.
+        removed = not self.controller.is_processing(trial)
+        self.ledger.record(TrialEnded(trial_id=trial.trial_id, removed=removed))
+        self.outcome.ended(trial)
+
+    # Its end ------------------------------------------------------------------------------------
+
+    def raise_error(self) -> None:
+        """Raise the error that ends the sweep, if any; Tune saves the sweep first."""
+        self.outcome.end(self.ledger.lost)
+        if (error := self.outcome.error) is not None:
+            if self.ledger.lost is None:
+                self.controller.save()
+            raise error
+
+    def end(self) -> bool:
+        """End the session; return whether the sweep has ended, rather than being interrupted."""
+        self._keep()
+        ended = self.outcome.has_ended(self.controller.trials_to_come)
+        if ended and not self.controller.reuses_actors:
+            starts = self.waiting.starts
+            if advice := reuse_advice(starts.avoidable_s, starts.total_s):
+                logger.info("%s", advice)
+        return ended
+
+    def state(self) -> dict[str, Any]:
+        """Return what Tune saves of the sweep; it is as of the journal's last line.
+
+        Later lines are replayed (decision 3).
+        """
+        self._has_saved = True
+        # Tune restores paused trials as pending ones.
+        paused = [name for name, one in self.trials.items() if one.status == Trial.PAUSED]
+        state: dict[str, Any] = {"as_of": self.ledger.last, "paused": paused}
+        home = self.ledger.home
+        scheduler = saved_scheduler(self.scheduler.scheduler, home, self.trials)
+        # Without it, a restored scheduler gets all results again.
+        return state if scheduler is None else {**state, "scheduler": scheduler}
+
+    # What is shown ------------------------------------------------------------------------------
+
+    def progress(self) -> list[str]:
+        """Return the progress of the validations and of the trials that wait, as lines of text."""
+        left = [trial for trial in self.trials.values() if not trial.is_finished()]
+        waiting = sum(self.waiting.waits(trial.trial_id) for trial in left)
+        lines = [
+            format_counts(counts(self.engine, self.validator)),
+            format_waiting_trials(waiting, len(left)),
+            format_starved(self.validator.pool.starved_s(self.clock.monotonic())),
+        ]
+        return [line for line in lines if line is not None]
+
+
+def counts(engine: Engine, validator: Validator) -> dict[str, int]:
+    """Return the numbers of validations by status: those that have ended, and the pending ones."""
+    ended = {status.value: engine.counts[status.value] for status in Status}
+    return {**ended, **validator.counts()}
