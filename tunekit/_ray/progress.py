@@ -8,7 +8,7 @@ Tune has two kinds of output. In a terminal, its own callback prints tables
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Protocol
 
 from ray import tune
@@ -23,7 +23,6 @@ from ray.tune.progress_reporter import IS_NOTEBOOK, TuneReporterBase, _detect_re
 from ray.tune.utils.log import set_verbosity
 
 from tunekit._ray.compat import become
-from tunekit._ray.controller import Controller
 from tunekit.core.engine import Engine
 from tunekit.core.metrics import VALIDATED_AT, is_reserved
 
@@ -40,15 +39,17 @@ class ProgressSource(Protocol):
         """Return the status of the validations, line by line."""
 
 
-def show(source: ProgressSource, controller: Controller, reporter: TuneReporterBase | None) -> None:
+def show(
+    source: ProgressSource, callbacks: Iterable[Any], reporter: TuneReporterBase | None
+) -> None:
     """Show the status of validations, and the columns of validated metrics.
 
     Args:
         source: Supplies the status.
-        controller: The sweep's controller.
+        callbacks: The sweep's callbacks.
         reporter: Tune's own reporter in a notebook.
     """
-    for callback in controller.callbacks:
+    for callback in callbacks:
         if isinstance(callback, TuneTerminalReporter):
             become(callback, _TerminalReporter)  # Tune always creates its own reporter
             callback.source = source

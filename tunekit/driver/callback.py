@@ -20,6 +20,7 @@ from ray.tune.progress_reporter import TuneReporterBase
 from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.cluster import check_readable
 from tunekit._ray.progress import show
+from tunekit._ray.scheduler_kinds import controller_in
 from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating_controller import ValidatingController
@@ -248,8 +249,7 @@ class ValidationCallback(tune.Callback):
         """
         config, engine, validator, emit = self.config, self.engine, self.validator, self.emit
         self.scheduler = scheduler
-        self.controller = controller = ValidatingController.install(tune_controller)
-        self.has_begun = True
+        self.controller = controller = controller_in(tune_controller)
         self.waiting = waiting = Waiting(
             config=config,
             engine=engine,
@@ -261,7 +261,7 @@ class ValidationCallback(tune.Callback):
             emit=emit,
         )
         validator.run_in(waiting)
-        self.reports = Reports(
+        self.reports = reports = Reports(
             config=config,
             engine=engine,
             validator=validator,
@@ -270,15 +270,15 @@ class ValidationCallback(tune.Callback):
             scheduler=scheduler.scheduler,
             emit=emit,
         )
-        controller.connect(self, self.reports, waiting, config.constraints)
+        ValidatingController.install(controller, self, reports, waiting, config.constraints)
+        self.has_begun = True
         for listener in controller.callbacks:
             if isinstance(listener, (AtDecisions, DefaultPolicy)):
-                listener.attach(self.reports.saves, controller.can_save)
-        goals = {*controller.required_metrics(), *scheduler.objectives}
+                listener.attach(reports.saves, controller.capabilities.can_save)
+        goals = {*controller.session.required_metrics(), *scheduler.objectives}
         engine.require([*goals, *(one.metric for one in config.constraints)])
-        controller.preprocess_reports(self.reports.receive)
         self._open_experiment(goals)
-        show(self, controller, self._reporter)
+        show(self, controller.callbacks, self._reporter)
 
     @property
     def restores(self) -> bool:
@@ -316,12 +316,12 @@ class ValidationCallback(tune.Callback):
         """Return the location of the experiment, if known."""
         if self.home.folder is not None or not self.has_begun:
             return self.home.folder or "PATH"
-        return str(self.controller.storage.experiment_fs_path)
+        return str(self.controller.session.storage.experiment_fs_path)
 
     def adopt(self, trial: Trial) -> None:
         """Add a trial: a new one, or one of a restored experiment."""
         self.trials[trial.trial_id] = trial
-        self.controller.use_current_folder(trial)
+        self.controller.session.use_current_folder(trial)
         # As Tune does when it schedules an actor: every record of the trial names the same folder.
         trial.init_local_path()
         self._checkpoints_of(trial)
@@ -345,7 +345,7 @@ class ValidationCallback(tune.Callback):
             return
         controller = self.controller
         if controller.resumed:
-            controller.begin_session()
+            controller.session.begin()
         if restore.past:
             restore.replay(self.trials, self.reports, self.scheduler, self.home)
             self._record_stop_requests()
@@ -374,27 +374,27 @@ class ValidationCallback(tune.Callback):
         if not self.has_begun:
             return
         controller, now = self.controller, self.clock.monotonic()
-        if controller.cuts_short:
+        if controller.session.cuts_short:
             self._outcome.record_cut_short(trials)
         self._keep()
-        controller.check_nodes(now)
-        for trial in controller.begun():
+        controller.ending.check(now)
+        for trial in controller.processes.starting():
             self.waiting.starts.begins(trial.trial_id, now)
-        for ended in self.validator.poll(at_once=controller.woken()):
+        for ended in self.validator.poll(at_once=controller.waker.woken()):
             self.reports.ended(ended)
         self._record_stop_requests()
         self._stop_by_hand()
         self.reports.release_held()
         self.waiting.relieve()
-        controller.continue_waiting()
+        controller.queues.continue_waiting()
         if finished := controller.is_finished():
             self._outcome.conclude(trials)
         self._raise_error()
         self._outcome.record_end(finished)
         self._delete_surplus()
-        controller.wake_on(self.executor.awaited())
+        controller.waker.wake_on(self.executor.awaited())
         self.waiting.spare()
-        if controller.awaits_nothing and not self.validator.pool.idle:
+        if controller.processes.awaits_nothing and not self.validator.pool.idle:
             self._pause()
 
     def _record_stop_requests(self) -> None:
@@ -434,7 +434,7 @@ class ValidationCallback(tune.Callback):
             trial = self.trials.get(trial_id)  # None: a donor that a restored experiment lacks
             if trial is not None:
                 self._checkpoints_of(trial).prune()
-                self.controller.mark_changed(trial)
+                self.controller.session.mark_changed(trial)
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record that Tune has registered a checkpoint of a trial."""
@@ -452,7 +452,7 @@ class ValidationCallback(tune.Callback):
     ) -> None:
         """Record that a trial has finished or was stopped; its actor still runs."""
         # Stopped on the result of another trial.
-        removed = not self.controller.is_processing(trial)
+        removed = trial not in self.controller.processing
         self.emit(TrialEnded(trial_id=trial.trial_id, removed=removed))
         self._outcome.ended(trial)
 
@@ -465,9 +465,11 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Close the session; called by Tune last. A sweep that has not ended was interrupted."""
         self._keep()
-        self.has_ended = self.has_begun and self._outcome.has_ended(self.controller.trials_to_come)
+        self.has_ended = self.has_begun and self._outcome.has_ended(
+            self.controller.session.trials_to_come
+        )
         self.validator.close()
-        if self.has_ended and not self.controller.reuses_actors:
+        if self.has_ended and not self.controller.processes.reuses_actors:
             starts = self.waiting.starts
             if advice := reuse_advice(starts.avoidable_s, starts.total_s):
                 logger.info("%s", advice)
@@ -487,7 +489,7 @@ class ValidationCallback(tune.Callback):
         """Raise the error that ends the sweep, if any; Tune saves the sweep first."""
         if (error := self._outcome.error) is not None:
             if self._refused is None and self.has_begun:
-                self.controller.save()
+                self.controller.checkpoint(force=True, wait=True)
             raise error
 
     def emit(self, event: Event) -> None:
@@ -575,7 +577,7 @@ class ValidationCallback(tune.Callback):
         """Open the experiment's folder: load the saved state, and open the journal."""
         if self._run_by_ray:
             return
-        storage = self.controller.storage
+        storage = self.controller.session.storage
         problems = Problems("Tuner.fit")
         check_readable(
             storage.experiment_fs_path,
@@ -610,7 +612,7 @@ class ValidationCallback(tune.Callback):
     def _keep(self) -> None:
         saved, self._state_taken = self._state_taken, False
         if self.has_begun:
-            self.ledger.keep(self.controller, saved=saved)
+            self.ledger.keep(self.controller.session, saved=saved)
 
     def get_state(self) -> dict[str, Any]:
         """Return the state for Tune to save; everything else follows from the journal."""

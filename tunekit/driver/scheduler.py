@@ -13,9 +13,9 @@ from ray.tune.schedulers import (
 )
 from ray.tune.search import BasicVariantGenerator
 
-from tunekit._ray.controller import Parts, parts_of
 from tunekit._ray.scheduler_kinds import innermost, mode_of, objectives_of, traits_of
 from tunekit._ray.searchers import FIT_VALUES, innermost_searcher
+from tunekit._ray.session import Parts, parts_of
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import penalize
 from tunekit.core.events import TrialFailed, TrialResumed, TrialRetried
@@ -205,11 +205,11 @@ class ValidatedScheduler(TrialScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return the next trial to start; trials that shared their slots come first."""
         sweep = self._join(tune_controller)
-        controller = sweep.controller
-        if controller.left == 0 and not controller.has_cached_actors:
+        processes = sweep.controller.processes
+        if processes.left == 0 and not processes.has_cached_actors:
             return None
-        ready = next((one for one in controller.starts_first if one.status == Trial.PENDING), None)
-        if ready is None and not (self._traits.pauses or controller.has_cached_actors):
+        ready = next((one for one in processes.starts_first if one.status == Trial.PENDING), None)
+        if ready is None and not (self._traits.pauses or processes.has_cached_actors):
             return None  # it would search all trials, and Tune starts the first one anyway
         trial = ready or self.scheduler.choose_trial_to_run(tune_controller)
         if trial is None:
@@ -256,7 +256,7 @@ class ValidatedScheduler(TrialScheduler):
             if trial.status == Trial.PAUSED and decision == TrialScheduler.STOP:
                 tune_controller.stop_trial(trial)
             elif trial.status == Trial.PAUSED and decision == TrialScheduler.CONTINUE:
-                sweep.controller.set_status(trial, Trial.PENDING)
+                sweep.controller.session.set_status(trial, Trial.PENDING)
         sweep.reports.exploited()
         return True
 

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.tune.experiment import Trial
 
-from tunekit._ray.controller import Controller
+from tunekit._ray.session import Session
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, Home, TrialAdded
 from tunekit.core.signatures import function_name
@@ -109,14 +109,14 @@ class Ledger:
             self._recorded.add(trial.trial_id)
             self._added.append(trial)
 
-    def keep(self, controller: Controller, *, saved: bool) -> None:
+    def keep(self, session: Session, *, saved: bool) -> None:
         """Record added trials, and the state of the sweep if Tune has just saved it."""
         if self._keeper is None:
             return
-        kept = saved and self._keeper.snapshot(controller)
+        kept = saved and self._keeper.snapshot(session)
         if self._added:
             added, self._added = self._added, []
-            self._keeper.added(controller, added, kept=kept)
+            self._keeper.added(session, added, kept=kept)
 
     def close(self) -> None:
         """Write the unwritten lines, end the session and release the lock."""
