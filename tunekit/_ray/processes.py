@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
@@ -14,6 +14,42 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 
 from tunekit._ray.compat import overriding
 from tunekit._ray.worker_errors import fail_alone
+from tunekit.core.queue import Circumstances, Next, Queue
+
+
+class WaitingRules(Protocol):
+    """What trials do while their scores are pending, and which resources validations leave them."""
+
+    def reported(self, trial_id: str) -> None:
+        """Record that a trial has finished an iteration."""
+
+    def decided(self, *, continues: bool) -> None:
+        """Count a decision of the scheduler, and whether the trial continues."""
+
+    def circumstances(self) -> Circumstances:
+        """Return the circumstances that all waiting trials share until one of them moves on."""
+
+    def pop_moved(self) -> Collection[str]:
+        """Return and clear the trials whose validations were started or will be retried."""
+
+    def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
+        """Return what a trial does next."""
+
+    def stops_waiting(self, trial_id: str) -> None:
+        """Record that a trial has ended or paused, so that it waits for nothing."""
+
+    def has_pending(self) -> bool:
+        """Return whether validations are pending, so that Tune does not warn that no trial runs."""
+
+    def slots(self) -> int | None:
+        """Return how many trials may have a process at once; None if only resources limit them.
+
+        While it is 0, resources that Tune has requested for trials, or holds in cached actors, are
+        released.
+        """
+
+    def lacks_resources(self) -> bool:
+        """Return whether a validation lacks resources that a cached actor may hold."""
 
 
 class Processes:
@@ -56,13 +92,9 @@ class Processes:
     @property
     def awaits_nothing(self) -> bool:
         """Return whether no trial is active, so that Tune's next step does not wait."""
-        tune, actors = self._tune, self._tune._actor_manager
-        return not (
-            actors.num_actor_tasks
-            or actors.num_pending_actors
-            or tune._staged_trials
-            or tune._stopping_actors
-        )
+        actors, stopping = self._tune._actor_manager, self._tune._stopping_actors
+        busy = actors.num_actor_tasks or actors.num_pending_actors
+        return not (busy or self._tune._staged_trials or stopping)
 
     def has_actor(self, trial: Trial) -> bool:
         """Return whether a trial has an actor or one is starting: it has not released its slot."""
@@ -86,14 +118,10 @@ class Processes:
         for trial in self.starting():
             yield trial.placement_group_factory.required_resources, 1
 
-    def starting(self) -> Iterator[Trial]:
-        """Yield each trial that has its resources but whose process is still starting."""
-        tune = self._tune
-        count = self._occupied - len(tune._running_trials & tune._trial_to_actor.keys())
-        newest_first = reversed(tune._actor_manager._live_actors_to_ray_actors_resources)
-        trials = (tune._actor_to_trial.get(actor) for actor in newest_first)
-        starting = (one for one in trials if one is not None and one.status == Trial.PENDING)
-        yield from itertools.islice(starting, max(0, count))
+    def starting(self) -> list[Trial]:
+        """Return the trials that have their resources but whose processes are still starting."""
+        pending = (one for one in self._tune._trial_to_actor if one.status == Trial.PENDING)
+        return [trial for trial in pending if has_starting_actor(self._tune, trial)]
 
     # Which trials start one --------------------------------------------------------------------
 
@@ -153,9 +181,8 @@ def _limit_of(search_alg: Any) -> int | None:
 
     It does not create more, but a restored sweep also has the trials that Tune continues.
     """
-    while search_alg is not None and not isinstance(
-        search_alg, Repeater
-    ):  # it has several for each
+    # A repeater has several trials for each one of its searcher's.
+    while search_alg is not None and not isinstance(search_alg, Repeater):
         if isinstance(search_alg, (BasicVariantGenerator, ConcurrencyLimiter)):
             return int(search_alg.max_concurrent) or None
         search_alg = getattr(search_alg, "searcher", None)

@@ -66,36 +66,34 @@ class Processing:
                 with self._passing(entry, scored=False):
                     TuneController._on_training_result(tune, trial, dict(entry.report))
                 return
-            result = self._tune.reports.result(trial, entry)
+            result = tune.reports.result(trial, entry)
             if entry.checkpoint is not None:
                 # Before anything decides: an exploit registers its donor's checkpoint in the
                 # middle of the processing, and that must be the newest (decision 1).
                 # Tune's analysis expects the sweep's metrics with each checkpoint.
-                metrics = with_columns(result, self._tune.reports.names)
+                metrics = with_columns(result, tune.reports.names)
                 entry.checkpoint = _TrainingResult(entry.checkpoint.checkpoint, metrics)
                 tune._process_trial_save(trial, entry.checkpoint)
                 trial.storage.current_checkpoint_index -= 1  # it is counted already
                 tune._callbacks.on_trial_save(
                     iteration=tune._iteration, trials=tune._trials, trial=trial
                 )
-            self._tune.reports.processing()
-            with self._passing(entry, scored=self._tune.reports.rank(trial, entry, result)):
+            tune.reports.processing()
+            with self._passing(entry, scored=tune.reports.rank(trial, entry, result)):
                 TuneController._on_training_result(tune, trial, result)
         finally:
             self._entries.pop(trial, None)
 
     def _passing(self, entry: Entry, *, scored: bool) -> AbstractContextManager[None]:
         """Hide a report that was not validated from the scheduler and the searcher."""
-        stopper = self._tune._stopper
+        tune, stopper = self._tune, self._tune._stopper
         if RESULT_DUPLICATE in entry.report:
             stopper = NoopStopper()  # Tune asks again at the end of a function that has returned
         elif not scored:
-            stopper = WithoutScore(stopper, self._tune.reports.names)
+            stopper = WithoutScore(stopper, tune.reports.names)
         scheduler = self._scheduler if scored else Unscored(self._scheduler)
         search = self.searching(scored=scored)
-        return overriding(
-            self._tune, _stopper=stopper, _search_alg=search, _scheduler_alg=scheduler
-        )
+        return overriding(tune, _stopper=stopper, _search_alg=search, _scheduler_alg=scheduler)
 
     def searching(self, *, scored: bool) -> ScoredSearch:
         """Return the search algorithm, which gets a result only if it has a score."""
@@ -147,7 +145,7 @@ class Processing:
                 return TuneController._schedule_trial_save(tune, trial, result)
             # A scheduler that looks at a trial while it processes another one's result must not
             # clone what it has not ranked.
-            if not self._tune.reports.is_rankable(saved.metrics):
+            if not tune.reports.is_rankable(saved.metrics):
                 saved = None
         # A pause needs no other checkpoint, and a clone gets the weights that were scored
         # (decision 1).

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from ray.train._internal.session import _TrainingResult
@@ -52,29 +53,25 @@ class Queues:
     def _enqueue(self, trial: Trial, report: dict[str, Any]) -> None:
         queue, tune = self._queues.setdefault(trial, Queue()), self._tune
         if RESULT_DUPLICATE in report:  # a function has returned after its last report
-            entry = self._tune.reports.returned(trial, queue)
+            entry = tune.reports.returned(trial, queue)
             if entry is not None:
                 entry.stage = Stage.SAVING
             queue.append(Entry(report, last=True))
         else:
             report["trial_id"] = trial.trial_id
-            self._tune.rules.reported(trial.trial_id)
+            tune.rules.reported(trial.trial_id)
             tune._callbacks.on_trial_report(tune._iteration, tune._trials, trial, report)
-            entry = self._tune.reports.reported(trial, queue, report)
+            entry = tune.reports.reported(trial, queue, report)
             queue.append(entry)
         if entry is not None and entry.stage is Stage.SAVING:
             # At once, before the next iteration: the weights are those of the report (decision 1).
             # The index in the name of a checkpoint counts all that were saved, not those that Tune
             # knows.
             trial.storage.current_checkpoint_index += 1
-            tune._schedule_trial_task(
-                trial,
-                "save",
-                on_result=lambda trial, saved: self._on_saved(trial, entry, saved),
-                on_error=tune._trial_task_failure,
-            )
+            on_saved = partial(self._on_saved, entry)
+            tune._schedule_trial_task(trial, "save", on_result=on_saved, on_error=self.fail)
 
-    def _on_saved(self, trial: Trial, entry: Entry, saved: _TrainingResult) -> None:
+    def _on_saved(self, entry: Entry, trial: Trial, saved: _TrainingResult) -> None:
         entry.stage = Stage.DONE
         newest = saved.metrics or {}
         if saved.checkpoint is not None and newest.get(TRAINING_ITERATION) == entry.iteration:

@@ -6,12 +6,11 @@ import copy
 import itertools
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
-from ray.tune.search import SearchAlgorithm
 from ray.tune.stopper import Stopper, TimeoutStopper
 
 from tunekit._ray.scheduler_kinds import controller_in
@@ -29,18 +28,10 @@ STATE_FILES = (
 SEARCH_FILES = STATE_FILES[1:4]
 
 
-class Parts(NamedTuple):
-    """What a controller was created with."""
-
-    callbacks: list[Any]
-    search_alg: SearchAlgorithm
-    reuses_actors: bool
-
-
-def parts_of(tune_controller: Any) -> Parts:
-    """Return the parts of the controller that Tune has passed to a scheduler."""
+def parts_of(tune_controller: Any) -> tuple[list[Any], Any, bool]:
+    """Return a new sweep's callbacks and search algorithm, and whether it reuses actors."""
     tune = controller_in(tune_controller)
-    return Parts(tune._callbacks._callbacks, tune._search_alg, bool(tune._reuse_actors))
+    return tune._callbacks._callbacks, tune._search_alg, bool(tune._reuse_actors)
 
 
 class Session:

@@ -11,7 +11,6 @@ from ray.tune.callback import Callback, CallbackList
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback, LoggerCallback
 
-from tunekit._ray.rules import ReportRules
 from tunekit._ray.storage import exists
 from tunekit.core.metrics import flatten
 
@@ -25,7 +24,7 @@ class SplitCallbacks(CallbackList):
         reports: The rules for reports.
     """
 
-    def __init__(self, callbacks: list[Callback], first: int, reports: ReportRules):
+    def __init__(self, callbacks: list[Callback], first: int, reports: Any):
         super().__init__(callbacks)
         self._first, self._reports = first, reports
         # The trials whose start they have been notified of in this session.

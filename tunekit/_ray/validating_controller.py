@@ -6,8 +6,9 @@ stoppers, the scheduler, the searcher, loggers, ``trial.last_result``, the check
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Protocol
 
 from ray.tune.callback import Callback
 from ray.tune.execution.tune_controller import TuneController
@@ -18,90 +19,112 @@ from tunekit._ray.actor_reuse import ActorReuse, NotReset
 from tunekit._ray.capabilities import Capabilities
 from tunekit._ray.compat import become, check_controller, overriding
 from tunekit._ray.ending_processes import EndingProcesses
-from tunekit._ray.processes import Processes
+from tunekit._ray.processes import Processes, WaitingRules
 from tunekit._ray.processing import Processing, Unscored
 from tunekit._ray.queues import Queues
-from tunekit._ray.rules import ReportRules, WaitingRules
-from tunekit._ray.scheduler_kinds import controller_in
 from tunekit._ray.session import Session
 from tunekit._ray.split_callbacks import SplitCallbacks
 from tunekit._ray.waker import Waker
 from tunekit.core.constraints import Constraint
+from tunekit.core.queue import Entry, Queue
+
+
+class ReportRules(Protocol):
+    """Rules for the reports of a sweep before Tune gets them."""
+
+    @property
+    def names(self) -> AbstractSet[str]:
+        """The names of the metrics that validation produces, or that the sweep uses."""
+
+    @property
+    def idle(self) -> bool:
+        """Whether no validation is pending."""
+
+    def receive(self, trial: Trial, result: dict[str, Any], *, saved: bool) -> None:
+        """Convert a report, or the report of a save, in place for Tune and the journal."""
+
+    def holds(self, queue: Queue, *, trains: bool) -> bool:
+        """Return whether all reports wait, because validation's metrics are not known yet."""
+
+    def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Entry:
+        """Return the entry of a report that the policies have seen; it may be one to save."""
+
+    def returned(self, trial: Trial, queue: Queue) -> Entry | None:
+        """Record that a trial has ended; return its last entry if that still has to be saved."""
+
+    def saved(self, trial: Trial, entry: Entry) -> None:
+        """Record the checkpoint of an entry, and request its validation if it has one."""
+
+    def dropped(self, trial: Trial, entries: list[Entry]) -> None:
+        """Cancel the validations of entries that a decision has made void."""
+
+    def result(self, trial: Trial, entry: Entry) -> dict[str, Any]:
+        """Return the result that Tune gets: the report, merged with the score."""
+
+    def rank(self, trial: Trial, entry: Entry, result: Mapping[str, Any]) -> bool:
+        """Return whether the scheduler and the searcher get a result."""
+
+    def is_rankable(self, result: Mapping[str, Any]) -> bool:
+        """Return whether a result has everything that the scheduler and the searcher use."""
+
+    def processing(self) -> None:
+        """Record that Tune is about to process a result."""
+
+    def processed(self, trial: Trial, entry: Entry, decision: str) -> None:
+        """Record a result that Tune has processed, before it carries out the decision."""
 
 
 class ValidatingController(TuneController):
     """Tune's controller, which gets each result of a trial once it is validated.
 
-    A running controller becomes one by :meth:`install`. Every other method replaces one of Tune's,
-    and asks the object whose topic it is.
+    A running controller becomes one: ``ValidatingController.install(controller, ...)``. Every other
+    method replaces one of Tune's, and asks the object whose topic it is.
     """
 
-    #: The callbacks, in the order in which they are called.
-    callbacks: list[Any]
-    #: The rules for reports.
-    reports: ReportRules
-    #: The rules for processes.
-    rules: WaitingRules
-    #: What Tune keeps of the sweep.
-    session: Session
-    #: Which trials can save and resume.
-    capabilities: Capabilities
-    #: What ends Tune's wait for its trials.
-    waker: Waker
-    #: The processes of trials.
-    processes: Processes
-    #: The processes that end before their trials do.
-    ending: EndingProcesses
-    #: Which actors several trials use.
-    reuse: ActorReuse
-    #: The results that Tune is processing.
-    processing: Processing
-    #: The reports that Tune has not processed.
-    queues: Queues
+    _callbacks: Any
 
-    @classmethod
     def install(
-        cls,
-        tune_controller: Any,
+        self,
         validation: Callback,
         reports: ReportRules,
         rules: WaitingRules,
         constraints: Sequence[Constraint],
     ) -> None:
-        """Change a controller that has not processed a result into a validating one.
+        """Change a controller of Tune's that has not processed a result into a validating one.
 
         Args:
-            tune_controller: The controller, as Tune passes it to a scheduler.
             validation: The callback before which callbacks get each report immediately, as training
                 made it; the others get the validated result.
             reports: The rules for reports.
             rules: The rules for processes.
             constraints: The constraints on scores.
         """
-        tune = controller_in(tune_controller)
-        check_controller(tune)
+        check_controller(self)
         # Tune creates its own controller and accepts no other. Only the controller can hold back a
         # result from all its recipients (decision 1).
-        become(tune, cls)
-        tune.reports, tune.rules = reports, rules
-        tune.callbacks = list(tune._callbacks._callbacks)
-        first = tune.callbacks.index(validation)
-        tune._callbacks = SplitCallbacks(tune.callbacks, first, reports)
-        tune.session = Session(tune)
-        tune.capabilities = Capabilities(tune)
-        tune.waker = Waker(tune)
-        tune.processes = Processes(tune)
-        tune.ending = EndingProcesses(tune)
-        tune.reuse = ActorReuse(tune)
-        tune.processing = Processing(tune, constraints)
-        tune.queues = Queues(tune)
+        become(self, ValidatingController)
+        saved = set(vars(self))
+        self.reports, self.rules = reports, rules
+        #: The callbacks, in the order in which they are called.
+        self.callbacks: list[Any] = list(self._callbacks._callbacks)
+        first = self.callbacks.index(validation)
+        self._callbacks = SplitCallbacks(self.callbacks, first, reports)
+        self.session = Session(self)
+        self.capabilities = Capabilities(self)
+        self.waker = Waker(self)
+        self.processes = Processes(self)
+        self.ending = EndingProcesses(self)
+        self.reuse = ActorReuse(self)
+        self.processing = Processing(self, constraints)
+        self.queues = Queues(self)
+        self._unsaved = {"_unsaved", *vars(self).keys() - saved}
 
     # The sweep ---------------------------------------------------------------------------------
 
     # Tune saves every attribute that it does not exclude by name.
     def __getstate__(self) -> dict[str, Any]:
-        own = ValidatingController.__annotations__
-        return {name: value for name, value in super().__getstate__().items() if name not in own}
+        state = super().__getstate__()
+        return {name: value for name, value in state.items() if name not in self._unsaved}
 
     # Validations may be pending when all trials have ended: in a restored sweep.
     def is_finished(self) -> bool:
@@ -180,14 +203,13 @@ class ValidatingController(TuneController):
     # A trial whose result is being processed trains once that has ended. One with reports left,
     # which the scheduler continues, has these processed first.
     def _schedule_trial_train(self, trial: Trial) -> None:
-        idle, training = self.processing.idle, self.processes.training
-        if trial in self.processing or (trial not in idle and trial in training):
+        if trial in self.processing:
             return
-        if trial in idle:
-            idle.discard(trial)
+        if trial in self.processing.idle:
+            self.processing.idle.discard(trial)
             self.queues.advance(trial)
-        else:
-            training.add(trial)
+        elif trial not in self.processes.training:
+            self.processes.training.add(trial)
             super()._schedule_trial_train(trial)
 
     # Tune ignores the pause of a trial without an actor: here, one that has released its slot.

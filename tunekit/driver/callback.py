@@ -465,9 +465,8 @@ class ValidationCallback(tune.Callback):
     def on_experiment_end(self, trials: list[Trial], **info: Any) -> None:
         """Close the session; called by Tune last. A sweep that has not ended was interrupted."""
         self._keep()
-        self.has_ended = self.has_begun and self._outcome.has_ended(
-            self.controller.session.trials_to_come
-        )
+        to_come = self.controller.session.trials_to_come if self.has_begun else 0
+        self.has_ended = self.has_begun and self._outcome.has_ended(to_come)
         self.validator.close()
         if self.has_ended and not self.controller.processes.reuses_actors:
             starts = self.waiting.starts

@@ -149,10 +149,8 @@ class Reports:
         if problems:
             logger.warning("%s The sweep's own setting is used.", problems.error())
         point, last = self._decision_point(trial, queue, report), self.is_last(trial, report)
-        if requested or (
-            trial_id in self.controller.ending.leaving
-            and self.controller.capabilities.can_save(trial)
-        ):
+        leaves = trial_id in self.controller.ending.leaving
+        if requested or (leaves and self.controller.capabilities.can_save(trial)):
             report[SHOULD_CHECKPOINT] = True
         self.outcome.reported(trial, report, self.controller.callbacks)
         saving = is_saved_at(trial, report, last=last)
@@ -284,10 +282,8 @@ class Reports:
         """
         if self.config.when != "auto":
             return False
-        criteria = trial.stopping_criterion.keys()
-        reads = reads_metrics(self.controller.session.stopper) or not criteria <= {
-            TRAINING_ITERATION
-        }
+        criteria, stopper = trial.stopping_criterion.keys(), self.controller.session.stopper
+        reads = reads_metrics(stopper) or not criteria <= {TRAINING_ITERATION}
         return reads or not self._traits.at_times
 
     def is_last(self, trial: Trial, report: Mapping[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from ray.tune.search import BasicVariantGenerator
 
 from tunekit._ray.scheduler_kinds import innermost, mode_of, objectives_of, traits_of
 from tunekit._ray.searchers import FIT_VALUES, innermost_searcher
-from tunekit._ray.session import Parts, parts_of
+from tunekit._ray.session import parts_of
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import penalize
 from tunekit.core.events import TrialFailed, TrialResumed, TrialRetried
@@ -90,13 +90,14 @@ class ValidatedScheduler(TrialScheduler):
     def _join(self, tune_controller: Any) -> ValidationCallback:
         """Return the sweep's callback, after connecting to it at the first call."""
         if self._sweep is None:
-            self._sweep = self._validation_of(parts_of(tune_controller))
+            self._sweep = self._validation_of(tune_controller)
             self._sweep.attach(tune_controller, self)
         return self._sweep
 
-    def _validation_of(self, parts: Parts) -> ValidationCallback:
+    def _validation_of(self, tune_controller: Any) -> ValidationCallback:
         """Return the sweep's callback, if the parts of the sweep fit together."""
-        callbacks = [one for one in parts.callbacks if isinstance(one, ValidationCallback)]
+        listeners, search_alg, reuse_actors = parts_of(tune_controller)
+        callbacks = [one for one in listeners if isinstance(one, ValidationCallback)]
         if len(callbacks) != 1:
             raise WiringError(
                 f"ValidatedScheduler found {len(callbacks)} ValidationCallbacks among the "
@@ -108,8 +109,8 @@ class ValidatedScheduler(TrialScheduler):
         check_combination(
             self.scheduler,
             callbacks[0].config,
-            reuse_actors=parts.reuses_actors,
-            search_alg=parts.search_alg,
+            reuse_actors=reuse_actors,
+            search_alg=search_alg,
             problems=problems,
         )
         problems.raise_any()

@@ -245,9 +245,8 @@ class Waiting(Hosts):
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """See :class:`~tunekit.validating.validator.Hosts`."""
-        capacity = (
-            executor.capacity(self.controller.processes.promised()) if pool.needs_capacity else 0
-        )
+        promised = self.controller.processes.promised
+        capacity = executor.capacity(promised()) if pool.needs_capacity else 0
         if pool.queued and executor.in_trials:
             yield self._start_in_trials(pool, elsewhere=capacity > 0)
         # Where trials validate, other validations wait for resources; otherwise, one always starts.
@@ -330,11 +329,8 @@ class Waiting(Hosts):
 
     def spare(self) -> None:
         """End idle evaluators if trials need their resources."""
-        if (
-            self.pool.idle
-            and self.contend
-            and any(True for _ in self.controller.processes.promised())
-        ):
+        promised = self.controller.processes.promised
+        if self.pool.idle and self.contend and any(True for _ in promised()):
             self.executor.spare(0 if self.validate_themselves else self.shares.validations)
 
     def relieve(self) -> None:
@@ -343,11 +339,8 @@ class Waiting(Hosts):
         Otherwise, all trials would wait for scores while the validations wait for the trials'
         resources.
         """
-        pool, now, waiting = (
-            self.pool,
-            self.clock.monotonic(),
-            self.controller.queues.waiting_in_place,
-        )
+        pool, now, queues = self.pool, self.clock.monotonic(), self.controller.queues
+        waiting = queues.waiting_in_place
         if pool.starved_s(now) < _STARVED_S or not self.contend or not waiting:
             return
         processes = self.controller.processes
@@ -355,7 +348,7 @@ class Waiting(Hosts):
         if len(waiting) < len(running):
             return
         first = min(waiting, key=lambda trial: self._since.get(trial.trial_id, now))
-        if self.controller.queues.of(first).resumable:
+        if queues.of(first).resumable:
             logger.warning("%s", resources_advice(first.trial_id, trials=len(running)))
             self._relieved.add(first.trial_id)
             pool.relieved(now)
