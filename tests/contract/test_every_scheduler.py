@@ -76,7 +76,7 @@ def check_contract(ran: Ran) -> None:
     counts = ran.validation.summary()
     assert counts["running"] == counts["starting"] == counts["queued"] == 0
     assert not ran.sweep.controller._cached_trial_decisions, "no decision is left for a later save"
-    assert not ran.sweep.controller._queues, "no report is left"
+    assert not ran.sweep.controller.queues._queues, "no report is left"
     check_leases(ran)
 
 

@@ -16,7 +16,7 @@ from tests.support.fakes import FakeExecutor
 from tests.support.schedulers import CASES
 from tests.support.sweeps import Counting, sweep
 from tunekit._ray import cluster
-from tunekit._ray.controller import Controller
+from tunekit._ray.capabilities import Capabilities
 from tunekit._ray.tuner import settings_of, trial_bundles
 from tunekit.core.shares import fits, total
 from tunekit.driver.resources import share_cluster
@@ -110,7 +110,7 @@ def test_a_sweep_ends_or_is_refused_at_its_start(
 ):
     machine = {"CPU": float(cpus), "GPU": float(gpus)}
     if kind == "function" and base in ("fifo", "asha"):  # it never asks for its checkpoint
-        monkeypatch.setattr(Controller, "can_resume", lambda self, trial: False)
+        monkeypatch.setattr(Capabilities, "can_resume", lambda self, trial: False)
     trainable, needs = demands(kind, size, cpus, gpus)
     tuner = tunekit.Tuner(
         trainable,

@@ -14,7 +14,8 @@ import tunekit
 from tests.contract.test_every_scheduler import check_contract
 from tests.support.schedulers import CASES, MODES
 from tests.support.sweeps import LENGTH, SavesWhen, sweep
-from tunekit._ray.controller import Controller
+from tunekit._ray.capabilities import Capabilities
+from tunekit._ray.ending_processes import EndingProcesses
 from tunekit.core.events import CheckpointSaved, Reported
 from tunekit.journal.journal import events_in
 
@@ -27,13 +28,13 @@ def notice(monkeypatch: pytest.MonkeyPatch, *, at: float = 2.5) -> Iterator[set[
     told: set[str] = set()
     first: list[float] = []
 
-    def look(self: Controller, now: float) -> None:
+    def look(self: EndingProcesses, now: float) -> None:
         first[:] = first or [now]
         if not told and now >= first[0] + at:
-            told.update(trial.trial_id for trial in self._running_trials)
+            told.update(trial.trial_id for trial in self._tune._running_trials)
             self.leaving.update(told)
 
-    monkeypatch.setattr(Controller, "check_nodes", look)
+    monkeypatch.setattr(EndingProcesses, "check", look)
     yield told
 
 
@@ -81,7 +82,7 @@ def test_trials_that_leave_a_node_lose_nothing_and_repeat_nothing(
 def test_a_trial_that_saves_by_itself_leaves_once_it_has_saved(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Controller, "can_save", lambda self, trial: False)
+    monkeypatch.setattr(Capabilities, "can_save", lambda self, trial: False)
     with notice(monkeypatch, at=4.5):
         ran = sweep(
             tmp_path,
@@ -95,7 +96,7 @@ def test_a_trial_that_saves_by_itself_leaves_once_it_has_saved(
 def test_a_trial_that_cannot_be_resumed_stays_on_its_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Controller, "can_resume", lambda self, trial: False)
+    monkeypatch.setattr(Capabilities, "can_resume", lambda self, trial: False)
     with notice(monkeypatch) as told:
         ran = sweep(tmp_path, trials=1)
     assert told and len(starts_in(events_in(ran.home))) == 1

@@ -12,7 +12,7 @@ from ray.tune.search import Searcher
 from tests.support.fakes import FakeExecutor
 from tests.support.schedulers import MODES, asha, promotion
 from tests.support.sweeps import LENGTH, Counting, sweep
-from tunekit._ray.validating_controller import ValidatingController
+from tunekit._ray.queues import Queues
 from tunekit.core.shares import Shares
 
 pytestmark = pytest.mark.sampled(2)
@@ -34,7 +34,7 @@ class Shared(FakeExecutor):
         #: (the trial whose checkpoint it was, the trials that had begun by then), in order.
         self.order = []
         self.trials = lambda: local.trials
-        self.queue_of = lambda trial: local.controller.queue_of(trial)
+        self.queue_of = lambda trial: local.controller.queues.of(trial)
 
     def capacity(self, promised):
         return 0
@@ -183,13 +183,13 @@ def test_validations_go_before_the_next_trial(tmp_path):
 
 def test_one_slot_is_released_for_one_trial_that_waits_for_a_slot(tmp_path, monkeypatch):
     """Validations have dedicated resources; two trials reach their next rung together."""
-    lent, release = [], ValidatingController.release_slot
+    lent, release = [], Queues.release_slot
 
-    def watched(controller, trial):
+    def watched(queues, trial):
         lent.append(trial.trial_id)
-        release(controller, trial)
+        release(queues, trial)
 
-    monkeypatch.setattr(ValidatingController, "release_slot", watched)
+    monkeypatch.setattr(Queues, "release_slot", watched)
     ran = sweep(
         tmp_path,
         ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2),

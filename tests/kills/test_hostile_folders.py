@@ -27,7 +27,7 @@ from tests.support.kills import run_killed
 from tests.support.readers import NOTHING, score, session, tunekit_, validate_here
 from tests.support.restores import begin, prepare_restore, train, tuner, validate
 from tests.support.sweeps import sweep
-from tunekit._ray.controller import _files_in
+from tunekit._ray.session import _files_in
 from tunekit._ray.storage import paths_in
 from tunekit.board.live import LiveSweep
 from tunekit.board.page import render_index

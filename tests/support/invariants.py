@@ -145,31 +145,32 @@ def check_sweeps() -> None:
 
 def broken(sweep: Run) -> Iterator[str]:
     """Yield a description of each broken invariant; it takes time that grows with the sweep."""
-    tune, under_way = sweep.controller, {one.id for one in sweep.validator.pool.pending()}
-    if tune.closing:
+    tune, queues = sweep.controller, sweep.controller.queues
+    under_way = {one.id for one in sweep.validator.pool.pending()}
+    if queues.closing:
         return  # what waits stays pending
     for name in sweep.engine.unfinished.keys() ^ under_way:
         yield f"{name} is requested but not validated, or the other way round"
-    scoring = sum(one.state is State.SCORING for queue in tune._queues.values() for one in queue)
+    scoring = sum(one.state is State.SCORING for queue in queues._queues.values() for one in queue)
     # Of reports that were processed before a restore.
-    alone = sum(entry not in tune.queue_of(t) for t, entry in sweep.reports._scoring.values())
+    alone = sum(entry not in queues.of(t) for t, entry in sweep.reports._scoring.values())
     if scoring + alone != len(under_way):
         yield f"{scoring} reports wait for {len(under_way)} validations"
-    for trial, queue in tune._queues.items():
+    for trial, queue in queues._queues.items():
         yield from (f"{trial}: {fault}" for fault in broken_in(queue))
         if trial.status != Trial.RUNNING:
             yield f"{trial} is {trial.status}, and has reports that Tune has not processed"
     for trial in tune._running_trials:
-        queue = tune.queue_of(trial)
+        queue = queues.of(trial)
         if trial not in tune._trial_to_actor and not queue:
             yield f"{trial} has neither an actor nor reports to process"
-        idle = trial in tune._trial_to_actor and trial not in tune.waiting_in_place
-        idle = idle and trial not in tune._training and trial not in tune._idle
+        idle = trial in tune._trial_to_actor and trial not in queues.waiting_in_place
+        idle = idle and trial not in tune.processes.training and trial not in tune.processing.idle
         if idle and queue and queue.over and not trial.is_saving:
             yield f"{trial} has ended, and does not stand"
     waiting, now = sweep.waiting, sweep.waiting.circumstances()
-    for trial, then in tune.waiting_in_place.items():
-        if then == now and waiting._next(trial, tune.queue_of(trial), now) is not Next.WAIT:
+    for trial, then in queues.waiting_in_place.items():
+        if then == now and waiting._next(trial, queues.of(trial), now) is not Next.WAIT:
             yield f"{trial} stands, and would not if it was asked again"
 
 

@@ -324,7 +324,8 @@ class _LocalActors:
             if self._start(actor, *self._pending.pop(actor)):
                 return True  # a separate step, so that the process is seen to start
         # While a sweep is cleaned up, nobody asks for the ends of validations.
-        due = None if getattr(self._sweep.controller, "closing", False) else self._next_due()
+        queues = getattr(self._sweep.controller, "queues", None)
+        due = None if queues is not None and queues.closing else self._next_due()
         if not self._events or (due is not None and due < self._events[0][0]):
             wait = (timeout or 0.1) if due is None else due - self._clock.monotonic()
             if TuneController.is_finished(self._sweep.controller):  # without the validations

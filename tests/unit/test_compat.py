@@ -163,15 +163,17 @@ def names_in(*modules: str) -> set[str]:
 def test_every_private_name_of_the_controller_that_is_used_is_checked_and_no_other():
     from ray.tune.execution.tune_controller import TuneController
 
-    driver = ["../driver/restore.py", "../driver/scheduler.py"]
-    used = names_in("validating_controller.py", "processes.py", "controller.py", *driver)
+    topics = ("actor_reuse", "capabilities", "ending_processes", "processes", "processing")
+    topics += ("queues", "session", "split_callbacks", "validating_controller", "waker")
+    own_files = [f"{name}.py" for name in topics]
+    used = names_in(*own_files, *(f"../driver/{name}.py" for name in ("callback", "restore")))
     listed = compat.NEEDED["ray.tune.execution.tune_controller:TuneController"].split()
     running = {name.split(".")[0] for name in compat.NEEDED_WHILE_RUNNING.split()}
     assert {*listed, *running} <= used
     own = set(re.findall(r"self\.(_[a-z]\w*)(?:: [^=\n]*)? = ", inspect.getsource(TuneController)))
     private = {name for name in dir(TuneController) if re.match("_[a-z]", name)}
     assert (private & used) - {"_restore_trials"} <= set(listed)
-    assert own & names_in("validating_controller.py", "processes.py") <= running
+    assert own & names_in(*own_files) <= running
 
 
 def test_a_controller_that_lacks_an_attribute_is_refused_by_its_name():

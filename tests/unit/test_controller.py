@@ -45,7 +45,7 @@ def heeding(tmp_path):
         ran.sweep.step()
     says = SimpleNamespace(waits=False, may=None, lacks_resources=lambda: False)
     says.has_pending, says.slots = lambda: says.waits, lambda: says.may
-    ran.sweep.controller._rules = says
+    ran.sweep.controller.rules = says
     return ran.sweep.controller, says
 
 
@@ -120,21 +120,21 @@ def waiting(heeding, monkeypatch):
 def test_a_step_ends_when_something_is_there_that_is_waited_for(waiting):
     controller, events = waiting
     one, other = Awaited(), Awaited()
-    controller.wake_on([one, other])
-    assert events.get_futures() == {one, other} and not controller.woken()
+    controller.waker.wake_on([one, other])
+    assert events.get_futures() == {one, other} and not controller.waker.woken()
     events.resolve_future(one)
     assert events.get_futures() == {other}
-    assert controller.woken() and not controller.woken()
+    assert controller.waker.woken() and not controller.waker.woken()
 
 
 def test_a_stream_is_awaited_again_and_what_was_cancelled_is_not(waiting):
     controller, events = waiting
     stream, cancelled = Awaited(), Awaited()
-    controller.wake_on([stream, cancelled])
+    controller.waker.wake_on([stream, cancelled])
     events.resolve_future(stream)
-    controller.wake_on([stream])
+    controller.waker.wake_on([stream])
     assert events.get_futures() == {stream}
-    controller.wake_on([])
+    controller.waker.wake_on([])
     assert not events.get_futures()
 
 
@@ -234,5 +234,5 @@ def test_what_tune_has_fetched_of_other_sessions_is_not_copied_back(heeding):
         (staged / name).parent.mkdir(exist_ok=True, parents=True)
         (staged / name).touch()
     tune._session_str = own
-    tune.begin_session()
+    tune.session.begin()
     assert sorted(contents(staged)) == sorted(kept)

@@ -3,7 +3,7 @@
 The rest of tunekit uses Ray's public API. The private names are checked when the driver imports
 this package (:mod:`tunekit._ray.compat`), and wrapped in small classes, such as:
 
-- :mod:`~tunekit._ray.controller`: the running experiment, for a scheduler;
+- :mod:`~tunekit._ray.validating_controller`: the running experiment;
 - :mod:`~tunekit._ray.checkpoints`: the checkpoints of a trial;
 - :mod:`~tunekit._ray.functions`: function trainables that save on demand.
 """

@@ -10,7 +10,7 @@ import contextlib
 import copy
 import logging
 import re
-from collections.abc import Callable, Collection, Container, Iterable
+from collections.abc import Callable, Collection, Container, Iterable, Mapping
 from typing import Any
 
 import pyarrow.fs
@@ -19,6 +19,7 @@ from ray.train._internal.session import _TrainingResult
 from ray.train._internal.storage import _delete_fs_path
 from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
+from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.storage import changed_at, paths_in
 from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded, ValidationRequested
@@ -27,6 +28,13 @@ from tunekit.core.retention import orphaned, rank, surplus
 from tunekit.core.values import finite_number
 
 logger = logging.getLogger(__name__)
+
+
+def is_saved_at(trial: Trial, report: Mapping[str, Any], *, last: bool) -> bool:
+    """Return whether Tune would save a trial after a report, which may be its last one."""
+    every, iteration = trial.checkpoint_freq, report.get(TRAINING_ITERATION, 0)
+    at_end = last and trial.checkpoint_at_end
+    return bool(report.get(SHOULD_CHECKPOINT) or at_end or (every and iteration % every == 0))
 
 
 def saved_at(path: str, filesystem: pyarrow.fs.FileSystem, metrics: dict[str, Any]) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import operator
 import os
 import pkgutil
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import ray
@@ -253,3 +254,16 @@ def become(thing: Any, kind: type) -> None:
     """
     if issubclass(kind, type(thing)):
         thing.__class__ = kind
+
+
+@contextlib.contextmanager
+def overriding(owner: Any, **values: Any) -> Iterator[None]:
+    """Change attributes of an object temporarily."""
+    former = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in former.items():
+            setattr(owner, name, value)

@@ -8,7 +8,7 @@ Tune has two kinds of output. In a terminal, its own callback prints tables
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from ray import tune
@@ -23,7 +23,6 @@ from ray.tune.progress_reporter import IS_NOTEBOOK, TuneReporterBase, _detect_re
 from ray.tune.utils.log import set_verbosity
 
 from tunekit._ray.compat import become
-from tunekit._ray.controller import Controller
 from tunekit.core.metrics import is_reserved
 
 # The metrics among which Tune looks for four to show; it counts those that are not shown, too.
@@ -33,7 +32,7 @@ _MOST_INFERRED = 100
 def show(
     progress: Callable[[], list[str]],
     columns: Sequence[str],
-    controller: Controller,
+    callbacks: Iterable[Any],
     reporter: TuneReporterBase | None,
 ) -> None:
     """Show the status of validations, and the columns of validated metrics.
@@ -41,10 +40,10 @@ def show(
     Args:
         progress: Returns the status of the validations, line by line.
         columns: The columns for validation, in order.
-        controller: The sweep's controller.
+        callbacks: The sweep's callbacks.
         reporter: Tune's own reporter in a notebook.
     """
-    for callback in controller.callbacks:
+    for callback in callbacks:
         if isinstance(callback, TuneTerminalReporter):
             become(callback, _TerminalReporter)  # Tune always creates its own reporter
             callback.progress, callback.columns = progress, columns

@@ -14,12 +14,12 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 from ray.tune.schedulers import TrialScheduler
 from ray.tune.stopper import NoopStopper
 
-from tunekit._ray.checkpoints import delete_checkpoint
+from tunekit._ray.checkpoints import delete_checkpoint, is_saved_at
 from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.pickles import portable
 from tunekit._ray.scheduler_kinds import exhausts, objectives_of, rule_for, time_attr_of, traits_of
 from tunekit._ray.stoppers import reads_metrics
-from tunekit._ray.validating_controller import ValidatingController, is_saved_at
+from tunekit._ray.validating_controller import ValidatingController
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
     CheckpointSaved,
@@ -118,7 +118,7 @@ class Reports:
         if self._scoring or self.outcome.error is not None:
             return True
         # A stopper may end a trial based on training's reports alone.
-        stops_early = not isinstance(self.controller.stopper, NoopStopper)
+        stops_early = not isinstance(self.controller.session.stopper, NoopStopper)
         return trains and not (queue.over or len(queue) >= _MOST_HELD or stops_early)
 
     def receive(self, trial: Trial, result: dict[str, Any], *, saved: bool) -> None:
@@ -127,7 +127,7 @@ class Reports:
         If both are there, Ray may pass on a report before that of the preceding save.
         """
         reached = trial.run_metadata.last_result.get(TRAINING_ITERATION, 0)
-        for entry in self.controller.queue_of(trial):
+        for entry in self.controller.queues.of(trial):
             reached = entry.iteration
             if saved and entry.state is State.SAVING:
                 break
@@ -148,7 +148,8 @@ class Reports:
         if problems:
             logger.warning("%s The sweep's own setting is used.", problems.error())
         point, last = self._decision_point(trial, queue, report), self.is_last(trial, report)
-        if requested or (trial_id in self.controller.leaving and self.controller.can_save(trial)):
+        leaves = trial_id in self.controller.ending.leaving
+        if requested or (leaves and self.controller.capabilities.can_save(trial)):
             report[SHOULD_CHECKPOINT] = True
         self.outcome.reported(trial, report, self.controller.callbacks)
         saving = is_saved_at(trial, report, last=last)
@@ -278,7 +279,7 @@ class Reports:
 
     def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
         """Return whether ``when`` allows a trial to save at a report."""
-        used = self._decision_point(trial, self.controller.queue_of(trial), report) is not None
+        used = self._decision_point(trial, self.controller.queues.of(trial), report) is not None
         return used or self._wants_all(trial) or self.is_last(trial, report)
 
     def _selects(
@@ -295,8 +296,8 @@ class Reports:
         """
         if self.config.when != "auto":
             return False
-        criteria = trial.stopping_criterion.keys()
-        reads = reads_metrics(self.controller.stopper) or not criteria <= {TRAINING_ITERATION}
+        criteria, stopper = trial.stopping_criterion.keys(), self.controller.session.stopper
+        reads = reads_metrics(stopper) or not criteria <= {TRAINING_ITERATION}
         return reads or not self._traits.at_times
 
     def is_last(self, trial: Trial, report: Mapping[str, Any]) -> bool:
@@ -352,14 +353,14 @@ class Reports:
             if not event.validated or self.engine.lacks(merged):
                 # The scheduler lacks a score for this point, so a later report fills it.
                 entry.decision_point = None
-            self.controller.scored(trial, entry, event.metrics if event.validated else None)
+            self.controller.queues.scored(trial, entry, event.metrics if event.validated else None)
 
     def release_held(self) -> None:
         """Release the reports that were held until the first score."""
         if self._has_news and not self._flows:
             self._has_news = False
             self._flows = self.engine.knows_names and not self.outcome.doubts
-            self.controller.advance_all()
+            self.controller.queues.advance_all()
 
     def dropped(self, trial: Trial, entries: list[Report]) -> None:
         """See :class:`~tunekit._ray.validating_controller.ReportRules`."""
@@ -454,7 +455,7 @@ class Reports:
             now = trial.latest_checkpoint_result
             if now is not None and (trial.config is not config or now is not start):
                 self.ledger.record(self._exploit(trial, config, now))
-                self.controller.mark_changed(trial)
+                self.controller.session.mark_changed(trial)
 
     def _exploit(self, trial: Trial, config: Mapping[str, Any], now: Any) -> Exploited:
         metrics, trial_id = now.metrics, trial.trial_id

@@ -181,7 +181,7 @@ class Restore:
         state = (self.saved or {}).get("scheduler")
         self._added = set(trials)
         if state is not None:
-            filesystem = controller.storage.storage_filesystem
+            filesystem = controller.session.storage.storage_filesystem
             known = load_scheduler(reports.scheduler, state, home, trials, filesystem=filesystem)
             self._added = set(known)
         # A new scheduler gets everything again.
@@ -192,15 +192,15 @@ class Restore:
         ended = _ended(self.past)
         given_up = {name for name, status in given.items() if status == Trial.TERMINATED} - ended
         for trial_id in given_up:
-            controller.set_status(trials[trial_id], Trial.PENDING)
+            controller.session.set_status(trials[trial_id], Trial.PENDING)
         for trial_id in (self.saved or {}).get("paused", ()):
             if trial_id in trials and not trials[trial_id].is_finished():
-                controller.set_status(trials[trial_id], Trial.PAUSED)
+                controller.session.set_status(trials[trial_id], Trial.PAUSED)
         for trial_id in {getattr(e, "trial_id", "") for e in self.past if e.n > self._since}:
             if trial_id in trials and trials[trial_id].is_finished():
-                controller.set_status(trials[trial_id], Trial.PENDING)
+                controller.session.set_status(trials[trial_id], Trial.PENDING)
         reports.ledger.repeats = self._repeat
-        with controller.silent():
+        with controller.processing.silent():
             for event in self.past:
                 trial = trials.get(getattr(event, "trial_id", ""))
                 if isinstance(event, Exploited) and trial is not None:
@@ -234,7 +234,7 @@ class Restore:
             trial.set_config(config)
             start_from(trial, start)
             set_pbt_times(self._reports.scheduler, trial, None)
-            self._reports.controller.mark_changed(trial)
+            self._reports.controller.session.mark_changed(trial)
         self._repeated.clear()
 
     def _apply_to_sweep(self, event: Event, trial: Trial | None) -> None:
@@ -258,10 +258,10 @@ class Restore:
         for_searcher = event.n > (self.searcher_line or self.as_of)
         match event:
             case TrialAdded() if trial.trial_id not in self._added:
-                scheduler.on_trial_add(controller.wrapped(), trial)
+                scheduler.on_trial_add(controller.session.wrapped(), trial)
             case TrialRetried():
                 if trial.is_finished():
-                    controller.set_status(trial, Trial.PENDING)
+                    controller.session.set_status(trial, Trial.PENDING)
             case _ if trial.is_finished():
                 pass  # by chance, the scheduler has only ended it now
             case Reported() if event.n > self.as_of:
@@ -274,22 +274,22 @@ class Restore:
                     entry, new = self._entry(trial, one), event.n > self.as_of
                     # Decisions are recorded, not repeated, because a scheduler may decide at random
                     # (decision 3).
-                    controller.replay(
+                    controller.processing.replay(
                         trial, entry, event.decision, for_searcher=for_searcher, for_stoppers=new
                     )
             case TrialResumed():
-                self._scheduler.choose_again(controller.wrapped())
+                self._scheduler.choose_again(controller.session.wrapped())
                 self._undo()
-                controller.set_status(trial, Trial.PENDING)
+                controller.session.set_status(trial, Trial.PENDING)
             case Exploited():
                 self._exploit_again(event, trial)
             case TrialEnded():
-                controller.replay_end(trial, for_searcher=for_searcher)
+                controller.processing.replay_end(trial, for_searcher=for_searcher)
             case TrialErrored():
-                scheduler.on_trial_error(controller.wrapped(), trial)
+                scheduler.on_trial_error(controller.session.wrapped(), trial)
                 if for_searcher:
                     controller.search_alg.on_trial_complete(trial.trial_id, error=True)
-                controller.set_status(trial, Trial.ERROR)
+                controller.session.set_status(trial, Trial.ERROR)
 
     def _exploit_again(self, event: Exploited, trial: Trial) -> None:
         """Overwrite a trial with the recorded checkpoint and hyperparameters."""
@@ -300,7 +300,7 @@ class Restore:
             start_from(trial, saved_at(event.checkpoint, filesystem, self._row_of(event)))
         if (donor := self._trials.get(event.donor_id)) is not None:
             set_pbt_times(self._reports.scheduler, trial, donor)
-        self._reports.controller.mark_changed(trial)
+        self._reports.controller.session.mark_changed(trial)
 
     def _row_of(self, event: Exploited) -> dict[str, Any]:
         """Return the row of the checkpoint that a trial was overwritten with."""
@@ -338,7 +338,7 @@ class Restore:
         path = path.rstrip("/")
         folder = path.rpartition("/")[0]
         if folder not in self._listed:
-            filesystem = self._reports.controller.storage.storage_filesystem
+            filesystem = self._reports.controller.session.storage.storage_filesystem
             self._listed[folder] = set(paths_in(filesystem, folder))
         return path in self._listed[folder]
 
@@ -367,10 +367,10 @@ class Restore:
             missing = trial.run_metadata.checkpoint_manager.forget_missing(self._is_there)
             trial.run_metadata.invalidate_cache()
             if status in (Trial.TERMINATED, Trial.ERROR):
-                controller.set_status(trial, status)
+                controller.session.set_status(trial, status)
                 continue
             if trial.status == Trial.ERROR:  # the user chose to continue it
-                controller.set_status(trial, status)
+                controller.session.set_status(trial, status)
             if trial.is_finished():
                 if trial_id not in reports.engine.ended:
                     reports.ledger.record(TrialEnded(trial_id=trial_id, removed=True))
@@ -383,7 +383,7 @@ class Restore:
             if trial_id in retried:
                 reports.ledger.record(TrialRetried(trial_id=trial_id))
                 if retried[trial_id] and not traits_of(reports.scheduler).replays:
-                    reports.scheduler.on_trial_add(controller.wrapped(), trial)
+                    reports.scheduler.on_trial_add(controller.session.wrapped(), trial)
         # Afterwards, because the trials must also skip the names of removed checkpoints.
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in self._listeners)
@@ -418,15 +418,15 @@ class Restore:
             if ends:
                 controller.stop_trial(trial)
             elif trial.status == Trial.RUNNING:
-                controller.set_status(trial, Trial.PENDING)
+                controller.session.set_status(trial, Trial.PENDING)
             return
         queue = Queue(entry for entry, _ in entries)
         if ends:
             queue.append(Report({DONE: True, RESULT_DUPLICATE: True}, last=True))
-        controller.requeue(trial, queue)
+        controller.queues.requeue(trial, queue)
         for entry, one in entries:
             self._reports.request_again(trial, entry, one)
-        controller.advance(trial)
+        controller.queues.advance(trial)
 
 
 def _ended(past: Sequence[Event]) -> set[str]:

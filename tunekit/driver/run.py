@@ -12,6 +12,7 @@ from ray.tune.progress_reporter import TuneReporterBase
 from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.cluster import check_readable
 from tunekit._ray.progress import show
+from tunekit._ray.scheduler_kinds import controller_in
 from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating_controller import ValidatingController
@@ -77,7 +78,8 @@ class Run:
         self.scheduler = scheduler
         #: The trials so far.
         self.trials: dict[str, Trial] = {}
-        self.controller = controller = ValidatingController.install(tune_controller)
+        self.controller: ValidatingController = controller_in(tune_controller)
+        controller = self.controller
         self.outcome = SweepOutcome(config, ledger)
         self.waiting = Waiting(
             config=config,
@@ -100,13 +102,14 @@ class Run:
         self.stops = StopsByHand(ledger, controller, clock)
         # When the last pause ended, and whether Tune has saved the sweep since the last step.
         self._paused_at, self._has_saved = 0.0, False
-        controller.connect(callback, self.reports, self.waiting, config.constraints)
+        ValidatingController.install(
+            controller, callback, self.reports, self.waiting, config.constraints
+        )
         for listener in controller.callbacks:
             if isinstance(listener, (AtDecisions, DefaultPolicy)):
-                listener.attach(self.reports.saves, controller.can_save)
-        self._goals = {*controller.required_metrics(), *scheduler.objectives}
+                listener.attach(self.reports.saves, controller.capabilities.can_save)
+        self._goals = {*controller.session.required_metrics(), *scheduler.objectives}
         self.engine.require([*self._goals, *(one.metric for one in config.constraints)])
-        controller.preprocess_reports(self.reports.receive)
 
     # Its beginning ------------------------------------------------------------------------------
 
@@ -118,7 +121,7 @@ class Run:
             tunekit.errors.ConfigError: If validations could not read the folder, or if an
                 unfinished sweep is in it.
         """
-        storage, problems = self.controller.storage, Problems("Tuner.fit")
+        storage, problems = self.controller.session.storage, Problems("Tuner.fit")
         check_readable(
             storage.experiment_fs_path,
             storage.storage_filesystem,
@@ -148,17 +151,17 @@ class Run:
     @property
     def where(self) -> str:
         """Return the location of the experiment."""
-        return self.ledger.home.folder or str(self.controller.storage.experiment_fs_path)
+        return self.ledger.home.folder or str(self.controller.session.storage.experiment_fs_path)
 
     def show_in(self, reporter: TuneReporterBase | None) -> None:
         """Show the sweep in Tune's output, and in its reporter for notebooks if there is one."""
         columns = [*sorted(self.engine.required), VALIDATED_AT]
-        show(self.progress, columns, self.controller, reporter)
+        show(self.progress, columns, self.controller.callbacks, reporter)
 
     def adopt(self, trial: Trial) -> None:
         """Add a trial: a new one, or one of a restored experiment."""
         self.trials[trial.trial_id] = trial
-        self.controller.use_current_folder(trial)
+        self.controller.session.use_current_folder(trial)
         # As Tune does when it schedules an actor: every record of the trial names the same folder.
         trial.init_local_path()
         self.checkpoints_of(trial)
@@ -172,7 +175,7 @@ class Run:
         """Bring a restored sweep to where it was interrupted, before Tune takes a step."""
         controller = self.controller
         if controller.resumed:
-            controller.begin_session()
+            controller.session.begin()
         if self.restore.past:
             self.restore.replay(self.trials, self.reports, self.scheduler, self.ledger.home)
             self.stops.record()
@@ -204,21 +207,21 @@ class Run:
         self._wait_for_what_is_next()
 
     def _note_cut_short(self) -> None:
-        if self.controller.cuts_short:
+        if self.controller.session.cuts_short:
             self.outcome.record_cut_short(self.controller.get_trials())
 
     def _keep(self) -> None:
         saved, self._has_saved = self._has_saved, False
-        self.ledger.keep(self.controller, saved=saved)
+        self.ledger.keep(self.controller.session, saved=saved)
 
     def _look_at_processes(self) -> None:
         now = self.clock.monotonic()
-        self.controller.check_nodes(now)
-        for trial in self.controller.begun():
+        self.controller.ending.check(now)
+        for trial in self.controller.processes.starting():
             self.waiting.starts.begins(trial.trial_id, now)
 
     def _receive_scores(self) -> None:
-        for ended in self.validator.poll(at_once=self.controller.woken()):
+        for ended in self.validator.poll(at_once=self.controller.waker.woken()):
             self.reports.ended(ended)
 
     def _stop_by_hand(self) -> None:
@@ -227,7 +230,7 @@ class Run:
 
     def _let_trials_continue(self) -> None:
         self.waiting.relieve()
-        self.controller.continue_waiting()
+        self.controller.queues.continue_waiting()
 
     def _end_if_over(self) -> None:
         if finished := self.controller.is_finished():
@@ -241,12 +244,12 @@ class Run:
             trial = self.trials.get(trial_id)  # None: a donor that a restored experiment lacks
             if trial is not None:
                 self.checkpoints_of(trial).prune()
-                self.controller.mark_changed(trial)
+                self.controller.session.mark_changed(trial)
 
     def _wait_for_what_is_next(self) -> None:
-        self.controller.wake_on(self.validator.executor.awaited())
+        self.controller.waker.wake_on(self.validator.executor.awaited())
         self.waiting.spare()
-        if self.controller.awaits_nothing and not self.validator.pool.idle:
+        if self.controller.processes.awaits_nothing and not self.validator.pool.idle:
             # Tune would take its next step immediately, with nothing to do.
             left = self._paused_at + _PAUSE_S - self.clock.monotonic()
             if left > 0:
@@ -256,7 +259,7 @@ class Run:
     def ended(self, trial: Trial) -> None:
         """Record that a trial has finished or was stopped."""
         # Otherwise, it was stopped on the result of another trial.
-        removed = not self.controller.is_processing(trial)
+        removed = trial not in self.controller.processing
         self.ledger.record(TrialEnded(trial_id=trial.trial_id, removed=removed))
         self.outcome.ended(trial)
 
@@ -267,14 +270,14 @@ class Run:
         self.outcome.end(self.ledger.lost)
         if (error := self.outcome.error) is not None:
             if self.ledger.lost is None:
-                self.controller.save()
+                self.controller.checkpoint(force=True, wait=True)
             raise error
 
     def end(self) -> bool:
         """End the session; return whether the sweep has ended, rather than being interrupted."""
         self._keep()
-        ended = self.outcome.has_ended(self.controller.trials_to_come)
-        if ended and not self.controller.reuses_actors:
+        ended = self.outcome.has_ended(self.controller.session.trials_to_come)
+        if ended and not self.controller.processes.reuses_actors:
             starts = self.waiting.starts
             if advice := reuse_advice(starts.avoidable_s, starts.total_s):
                 logger.info("%s", advice)

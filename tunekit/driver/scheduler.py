@@ -13,9 +13,9 @@ from ray.tune.schedulers import (
 )
 from ray.tune.search import BasicVariantGenerator
 
-from tunekit._ray.controller import Parts, parts_of
 from tunekit._ray.scheduler_kinds import innermost, mode_of, objectives_of, traits_of
 from tunekit._ray.searchers import FIT_VALUES, innermost_searcher
+from tunekit._ray.session import parts_of
 from tunekit.config import ValidationConfig
 from tunekit.core.constraints import penalize
 from tunekit.core.events import TrialFailed, TrialResumed, TrialRetried
@@ -91,13 +91,14 @@ class ValidatedScheduler(TrialScheduler):
     def _join(self, tune_controller: Any) -> Run:
         """Return the running sweep, which begins at the first call."""
         if self._run is None:
-            validation = self._validation_of(parts_of(tune_controller))
+            validation = self._validation_of(tune_controller)
             self._run = join(validation, tune_controller, self)
         return self._run
 
-    def _validation_of(self, parts: Parts) -> ValidationCallback:
+    def _validation_of(self, tune_controller: Any) -> ValidationCallback:
         """Return the sweep's callback, if the parts of the sweep fit together."""
-        callbacks = [one for one in parts.callbacks if isinstance(one, ValidationCallback)]
+        listeners, search_alg, reuse_actors = parts_of(tune_controller)
+        callbacks = [one for one in listeners if isinstance(one, ValidationCallback)]
         if len(callbacks) != 1:
             raise WiringError(
                 f"ValidatedScheduler found {len(callbacks)} ValidationCallbacks among the "
@@ -109,8 +110,8 @@ class ValidatedScheduler(TrialScheduler):
         check_combination(
             self.scheduler,
             callbacks[0].config,
-            reuse_actors=parts.reuses_actors,
-            search_alg=parts.search_alg,
+            reuse_actors=reuse_actors,
+            search_alg=search_alg,
             problems=problems,
         )
         problems.raise_any()
@@ -206,11 +207,11 @@ class ValidatedScheduler(TrialScheduler):
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
         """Return the next trial to start; trials that shared their slots come first."""
         run = self._join(tune_controller)
-        controller = run.controller
-        if controller.left == 0 and not controller.has_cached_actors:
+        processes = run.controller.processes
+        if processes.left == 0 and not processes.has_cached_actors:
             return None
-        ready = next((one for one in controller.starts_first if one.status == Trial.PENDING), None)
-        if ready is None and not (self._traits.pauses or controller.has_cached_actors):
+        ready = next((one for one in processes.starts_first if one.status == Trial.PENDING), None)
+        if ready is None and not (self._traits.pauses or processes.has_cached_actors):
             return None  # it would search all trials, and Tune starts the first one anyway
         trial = ready or self.scheduler.choose_trial_to_run(tune_controller)
         if trial is None:
@@ -257,7 +258,7 @@ class ValidatedScheduler(TrialScheduler):
             if trial.status == Trial.PAUSED and decision == TrialScheduler.STOP:
                 tune_controller.stop_trial(trial)
             elif trial.status == Trial.PAUSED and decision == TrialScheduler.CONTINUE:
-                run.controller.set_status(trial, Trial.PENDING)
+                run.controller.session.set_status(trial, Trial.PENDING)
         run.reports.exploited()
         return True
 

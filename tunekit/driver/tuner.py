@@ -18,7 +18,6 @@ from ray import train, tune
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from ray.tune.search import SearchAlgorithm, Searcher, create_searcher
 
-from tunekit._ray.controller import STATE_FILES
 from tunekit._ray.functions import (
     can_be_reset,
     checkpointable_class,
@@ -29,6 +28,7 @@ from tunekit._ray.functions import (
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
 from tunekit._ray.pickles import is_complete
 from tunekit._ray.progress import reporting
+from tunekit._ray.session import STATE_FILES
 from tunekit._ray.storage import TUNER_FILE, absolute, check_filesystem, check_path, storage_at
 from tunekit._ray.tuner import (
     Settings,

@@ -93,13 +93,14 @@ class Waiting(Hosts):
 
     def circumstances(self) -> Circumstances:
         """See :class:`~tunekit._ray.processes.WaitingRules`."""
-        ending = frozenset(self.controller.ended_hosts | self.controller.leaving | self._relieved)
-        reuses = self.controller.reuses_actors
+        lost, processes = self.controller.ending, self.controller.processes
+        ending = frozenset(lost.ended_hosts | lost.leaving | self._relieved)
+        reuses = processes.reuses_actors
         weighs = self.config.on_pending == "auto" or (self.shares.apart and not reuses)
         return Circumstances(
             "wait" if self.validates_each else self.config.on_pending,
             synchronous=self._traits.synchronous,
-            others_wait=self.controller.has_new_trials,
+            others_wait=processes.has_new_trials,
             exclusive=self.exclusive,
             typical=self._typical_wait if weighs else UNMEASURED,
             rest=(ending, reuses),
@@ -152,12 +153,12 @@ class Waiting(Hosts):
         return typical._replace(wait_s=self.pool.wait_s(trial_id, now), late_s=late_s)
 
     def _process(self, trial: Trial, queue: Queue) -> Process:
-        trial_id, controller = trial.trial_id, self.controller
+        trial_id, ending = trial.trial_id, self.controller.ending
         if self.pool.runs_in(trial_id):
             return Process.VALIDATES
-        if trial_id in controller.ended_hosts:
+        if trial_id in ending.ended_hosts:
             return Process.ENDED
-        leaves = trial_id in controller.leaving and self._can_leave(trial, queue)
+        leaves = trial_id in ending.leaving and self._can_leave(trial, queue)
         return Process.LEAVES if leaves or trial_id in self._relieved else Process.FREE
 
     def _decides_again(self, trial: Trial, queue: Queue) -> bool:
@@ -166,7 +167,7 @@ class Waiting(Hosts):
 
     def _can_leave(self, trial: Trial, queue: Queue) -> bool:
         """Return whether a trial would continue elsewhere from its newest report."""
-        if not self.controller.can_resume(trial):
+        if not self.controller.capabilities.can_resume(trial):
             return False
         if queue:
             return queue.resumable or queue.saves
@@ -207,7 +208,7 @@ class Waiting(Hosts):
 
     def host_ended(self, trial_id: str) -> None:
         """See :class:`~tunekit.validating.validator.Hosts`."""
-        self.controller.host_ended(trial_id)
+        self.controller.ending.ended_hosts.add(trial_id)
 
     def waits(self, trial_id: str) -> bool:
         """Return whether a trial waits for a score now."""
@@ -243,11 +244,12 @@ class Waiting(Hosts):
 
     def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
         """See :class:`~tunekit.validating.validator.Hosts`."""
-        capacity = executor.capacity(self.controller.promised()) if pool.needs_capacity else 0
+        promised = self.controller.processes.promised
+        capacity = executor.capacity(promised()) if pool.needs_capacity else 0
         if pool.queued and executor.in_trials:
             yield self._start_in_trials(pool, elsewhere=capacity > 0)
         # Where trials validate, other validations wait for resources; otherwise, one always starts.
-        waits = self.validate_themselves and bool(self.controller.running)
+        waits = self.validate_themselves and bool(self.controller.processes.running)
         yield pool.start(capacity, now, waits=waits), {}
         if capacity > 0 and pool.queued and executor.in_trials:  # nothing is free elsewhere now
             yield self._start_in_trials(pool, elsewhere=False)
@@ -258,13 +260,13 @@ class Waiting(Hosts):
         If validations can also run elsewhere and are not short, they run only in trials that would
         otherwise be idle, because they end first there.
         """
-        now, queue_of = self.circumstances(), self.controller.queue_of
+        now, queue_of = self.circumstances(), self.controller.queues.of
         hosts = {
             trial.trial_id: trial
-            for trial in self.controller.waiting_in_place
-            if self.controller.has_actor(trial)
+            for trial in self.controller.queues.waiting_in_place
+            if self.controller.processes.has_actor(trial)
             and not pool.runs_in(trial.trial_id)
-            and trial.trial_id not in self.controller.leaving
+            and trial.trial_id not in self.controller.ending.leaving
             and self._can_host(trial)
             and (
                 self.validates_each
@@ -283,12 +285,10 @@ class Waiting(Hosts):
 
     def _can_release(self, trial: Trial, wait: Wait) -> bool:
         """Return whether another trial runs with the resources of a waiting one."""
-        controller = self.controller
-        if controller.reuses_actors:  # a function must have asked for its checkpoint
-            return controller.can_resume(trial) or not is_checkpointable_function(
-                trial.get_trainable_cls()
-            )
-        return self.shares.apart and controller.can_resume(trial) and wait.pays_to_release
+        can_resume, processes = self.controller.capabilities.can_resume, self.controller.processes
+        if processes.reuses_actors:  # a function must have asked for its checkpoint
+            return can_resume(trial) or not is_checkpointable_function(trial.get_trainable_cls())
+        return self.shares.apart and can_resume(trial) and wait.pays_to_release
 
     @property
     def typically_hand_over(self) -> bool:
@@ -328,7 +328,8 @@ class Waiting(Hosts):
 
     def spare(self) -> None:
         """End idle evaluators if trials need their resources."""
-        if self.pool.idle and self.contend and any(True for _ in self.controller.promised()):
+        promised = self.controller.processes.promised
+        if self.pool.idle and self.contend and any(True for _ in promised()):
             self.executor.spare(0 if self.validate_themselves else self.shares.validations)
 
     def relieve(self) -> None:
@@ -337,14 +338,16 @@ class Waiting(Hosts):
         Otherwise, all trials would wait for scores while the validations wait for the trials'
         resources.
         """
-        pool, now, waiting = self.pool, self.clock.monotonic(), self.controller.waiting_in_place
+        pool, now, queues = self.pool, self.clock.monotonic(), self.controller.queues
+        waiting = queues.waiting_in_place
         if pool.starved_s(now) < _STARVED_S or not self.contend or not waiting:
             return
-        running = [one for one in self.controller.running if self.controller.has_actor(one)]
+        processes = self.controller.processes
+        running = [one for one in processes.running if processes.has_actor(one)]
         if len(waiting) < len(running):
             return
         first = min(waiting, key=lambda trial: self._since.get(trial.trial_id, now))
-        if self.controller.queue_of(first).resumable:
+        if queues.of(first).resumable:
             logger.warning("%s", resources_advice(first.trial_id, trials=len(running)))
             self._relieved.add(first.trial_id)
             pool.relieved(now)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow.fs
 
-from tunekit._ray.controller import STATE_FILES
+from tunekit._ray.session import STATE_FILES
 from tunekit._ray.storage import TUNER_FILE, infos_in
 from tunekit.journal.journal import SERIES
 from tunekit.journal.safe_files import local_path

@@ -13,7 +13,7 @@ import ray
 from msgspec import structs
 from ray.tune.experiment import Trial
 
-from tunekit._ray.controller import Controller
+from tunekit._ray.session import Session
 from tunekit.config import ValidationConfig
 from tunekit.core.engine import Engine
 from tunekit.core.events import Event, Home, SessionClosed, TrialAdded
@@ -122,14 +122,14 @@ class Ledger:
             self._recorded.add(trial.trial_id)
             self._added.append(trial)
 
-    def keep(self, controller: Controller, *, saved: bool) -> None:
+    def keep(self, session: Session, *, saved: bool) -> None:
         """Record added trials, and the state of the sweep if Tune has just saved it."""
         if self._keeper is None:
             return
-        kept = saved and self._keeper.snapshot(controller)
+        kept = saved and self._keeper.snapshot(session)
         if self._added:
             added, self._added = self._added, []
-            self._keeper.added(controller, added, kept=kept)
+            self._keeper.added(session, added, kept=kept)
 
     def close(self, *, finished: bool = False) -> None:
         """Record the end of the session, write the unwritten lines and release the lock."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 from ray.tune.experiment import Trial
 
-from tunekit._ray.controller import SEARCH_FILES, STATE_FILES, Controller
+from tunekit._ray.session import SEARCH_FILES, STATE_FILES, Session
 from tunekit._ray.storage import TUNER_FILE
 from tunekit.core.events import (
     Event,
@@ -72,12 +72,12 @@ class SnapshotWriter:
         # Including those of earlier sessions.
         self._archives = {f"{FOLDER}/{name}" for name in folder.names(FOLDER)} - {SETTINGS}
 
-    def snapshot(self, controller: Controller) -> bool:
+    def snapshot(self, session: Session) -> bool:
         """Archive the state that Tune has just saved; return whether that succeeded."""
         if self._begins and not self._keep_settings():
             return False
         self._begins = False
-        name = self._put_next("snapshot", controller.saved_files())
+        name = self._put_next("snapshot", session.saved_files())
         if name is None:
             return False
         self._journal.append(SnapshotTaken(time=self._clock.time(), file=name))
@@ -86,7 +86,7 @@ class SnapshotWriter:
 
     def added(
         self,
-        controller: Controller,
+        session: Session,
         trials: Sequence[Trial],
         *,
         kept: bool,
@@ -94,11 +94,11 @@ class SnapshotWriter:
         """Record trials that were added in this step.
 
         Args:
-            controller: The sweep.
+            session: What Tune keeps of the sweep.
             trials: The trials.
             kept: Whether a snapshot has been taken since.
         """
-        name = None if kept else self._put_next("search", controller.search_files())
+        name = None if kept else self._put_next("search", session.search_files())
         for trial in trials:
             self._journal.append(
                 TrialAdded(

@@ -1,0 +1,229 @@
+"""The results that Tune is processing: what it gets, and what it decides."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from ray.train._internal.session import _FutureTrainingResult, _TrainingResult
+from ray.tune.callback import CallbackList
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+from ray.tune.result import DONE, RESULT_DUPLICATE, SHOULD_CHECKPOINT
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.stopper import NoopStopper
+from ray.tune.trainable.metadata import _TrainingRunMetadata
+
+from tunekit._ray.compat import become, overriding
+from tunekit._ray.searchers import ScoredSearch
+from tunekit._ray.split_callbacks import with_columns
+from tunekit._ray.stoppers import WithoutScore
+from tunekit.core.constraints import Constraint
+from tunekit.core.metrics import COUNTS
+from tunekit.core.report import Report
+from tunekit.messages.advice import late_request_advice
+
+logger = logging.getLogger(__name__)
+
+
+class Processing:
+    """Pass complete reports to Tune, and record what Tune decides.
+
+    Args:
+        tune: The sweep's controller.
+        constraints: The constraints on scores.
+    """
+
+    def __init__(self, tune: TuneController, constraints: Sequence[Constraint]):
+        self._tune, self._constraints = tune, constraints
+        self._scheduler = tune._scheduler_alg
+        #: The trials that do nothing until the scheduler acts on them.
+        self.idle: set[Trial] = set()
+        # The entry of each trial that is being processed.
+        self._entries: dict[Trial, Report] = {}
+        # The recorded decision on the result being processed again.
+        self._recorded: dict[str, str] = {}
+        # Whether the search algorithm gets what is replayed.
+        self._for_searcher = True
+        # Whether a warning about a late request for a checkpoint was logged.
+        self._has_warned = False
+
+    def __contains__(self, trial: Trial) -> bool:
+        """Return whether a result of a trial is being processed."""
+        return trial in self._entries
+
+    # What Tune gets ----------------------------------------------------------------------------
+
+    def process(self, trial: Trial, entry: Report) -> None:
+        """Pass a trial's oldest report to Tune."""
+        self._entries[trial] = entry
+        become(trial.run_metadata, _Averages)
+        tune = self._tune
+        try:
+            if RESULT_DUPLICATE in entry.report:
+                entry.give()
+                with self._passing(entry):
+                    TuneController._on_training_result(tune, trial, dict(entry.report))
+                return
+            result = tune.reports.result(trial, entry)
+            if entry.checkpoint is not None:
+                # Before anything decides: an exploit registers its donor's checkpoint in the
+                # middle of the processing, and that must be the newest (decision 1).
+                # Tune's analysis expects the sweep's metrics with each checkpoint.
+                metrics = with_columns(result, tune.reports.names)
+                entry.checkpoint = _TrainingResult(entry.checkpoint.checkpoint, metrics)
+                tune._process_trial_save(trial, entry.checkpoint)
+                trial.storage.current_checkpoint_index -= 1  # it is counted already
+                tune._callbacks.on_trial_save(
+                    iteration=tune._iteration, trials=tune._trials, trial=trial
+                )
+            tune.reports.processing()
+            entry.give(ranked=tune.reports.rank(trial, entry, result))
+            with self._passing(entry):
+                TuneController._on_training_result(tune, trial, result)
+        finally:
+            self._entries.pop(trial, None)
+
+    def _passing(self, entry: Report) -> AbstractContextManager[None]:
+        """Hide a report that was not validated from the scheduler and the searcher."""
+        tune, stopper = self._tune, self._tune._stopper
+        if RESULT_DUPLICATE in entry.report:
+            stopper = NoopStopper()  # Tune asks again at the end of a function that has returned
+        elif not entry.ranked:
+            stopper = WithoutScore(stopper, tune.reports.names)
+        scheduler = self._scheduler if entry.ranked else Unscored(self._scheduler)
+        search = self.searching(scored=entry.ranked)
+        return overriding(tune, _stopper=stopper, _search_alg=search, _scheduler_alg=scheduler)
+
+    def searching(self, *, scored: bool) -> ScoredSearch:
+        """Return the search algorithm, which gets a result only if it has a score."""
+        search: Any = self._tune._search_alg
+        if isinstance(search, ScoredSearch):  # within the processing of a result
+            search = search.search_alg
+        return ScoredSearch(search, self._constraints, scored=scored, receives=self._for_searcher)
+
+    # What Tune decides -------------------------------------------------------------------------
+
+    def decided(self, trial: Trial, decision: Any) -> Any:
+        """Record what Tune has decided on a result; return the decision that is carried out."""
+        recorded = self._recorded.pop(trial.trial_id, None)
+        if recorded is not None:
+            decision = self._tune._queued_trial_decisions[trial.trial_id] = recorded
+        elif decision == TrialScheduler.NOOP and trial.status == Trial.RUNNING:
+            self.idle.add(trial)
+        entry = self._entries[trial]
+        if RESULT_DUPLICATE not in entry.report:
+            decided = decision or self._tune._cached_trial_decisions.get(trial.trial_id)
+            decided = decided or TrialScheduler.CONTINUE
+            if entry.decision_point is not None:
+                self._tune.rules.decided(continues=decided == TrialScheduler.CONTINUE)
+            self._tune.reports.processed(trial, entry, decided)
+        return decision
+
+    def needs_save(self, trial: Trial, *, force: bool) -> bool:
+        """Return whether a trial is saved only after its result, if it has not moved on.
+
+        Its checkpoint would have been saved when the report arrived, had that been known to be the
+        last.
+        """
+        entry = self._entries[trial]
+        late = force and not entry.report.get(SHOULD_CHECKPOINT)
+        if late and not self._has_warned:
+            self._has_warned = True
+            logger.warning("%s", late_request_advice(trial.trial_id, entry.iteration))
+        at_end = trial.checkpoint_at_end and trial.last_result.get(DONE)
+        saves = (late or at_end) and entry.checkpoint is None
+        return bool(saves and RESULT_DUPLICATE not in entry.report)
+
+    def save(self, trial: Trial, result: Any) -> Any:
+        """Return the checkpoint of the result being processed, or save a trial without any."""
+        entry, tune = self._entries.get(trial), self._tune
+        saved = None if entry is None else entry.checkpoint
+        if saved is None:
+            saved = trial.latest_checkpoint_result
+            if saved is None:
+                return TuneController._schedule_trial_save(tune, trial, result)
+            # A scheduler that looks at a trial while it processes another one's result must not
+            # clone what it has not ranked.
+            if not tune.reports.is_rankable(saved.metrics):
+                saved = None
+        # A pause needs no other checkpoint, and a clone gets the weights that were scored
+        # (decision 1).
+        if decision := tune._cached_trial_decisions.pop(trial.trial_id, None):
+            tune._queue_decision(trial, decision)
+            tune._maybe_execute_queued_decision(trial, after_save=True)
+        if entry is not None:
+            entry.cloneable = True
+        return _Saved(saved)
+
+    # A restore ---------------------------------------------------------------------------------
+
+    def replay(
+        self, trial: Trial, entry: Report, decision: str, *, for_searcher: bool, for_stoppers: bool
+    ) -> None:
+        """Process a report that was processed before the sweep was interrupted.
+
+        Args:
+            trial: The trial, which has no actor.
+            entry: The report.
+            decision: The decision on it, which takes precedence because it was carried out.
+            for_searcher: Whether the search algorithm gets it, because it has not yet.
+            for_stoppers: Whether stoppers do.
+        """
+        self._tune._set_trial_status(trial, Trial.RUNNING)
+        self._recorded[trial.trial_id] = decision
+        stopper = self._tune._stopper if for_stoppers else NoopStopper()
+        with (
+            overriding(self, _for_searcher=for_searcher),
+            overriding(self._tune, _stopper=stopper),
+        ):
+            self.process(trial, entry)
+
+    def replay_end(self, trial: Trial, *, for_searcher: bool) -> None:
+        """End a trial that had ended before the sweep was interrupted."""
+        with overriding(self, _for_searcher=for_searcher):
+            self._tune.stop_trial(trial)
+
+    def silent(self) -> AbstractContextManager[None]:
+        """Silence callbacks while results that they already have are replayed."""
+        return overriding(self._tune, _callbacks=CallbackList([]))
+
+
+class _Averages(_TrainingRunMetadata):
+    """Tune's metadata of a trial, with averages in which each value counts once.
+
+    Tune takes the iteration for the number of values, but not each iteration has a score. Averages
+    of our counts would take a twentieth of the driver's time.
+    """
+
+    def update_metric(self, metric: str, value: Any, step: int | None = 1) -> None:
+        if metric not in COUNTS:
+            counts: dict[str, int] = self.__dict__.setdefault("_values", {})
+            counts[metric] = counts.get(metric, 0) + 1
+            super().update_metric(metric, value, counts[metric])
+
+
+class _Saved(_FutureTrainingResult):
+    """A checkpoint that already exists where Tune expects a future one, or None."""
+
+    def __init__(self, saved: _TrainingResult | None):
+        self._saved = saved
+
+    def resolve(self, block: bool = True) -> _TrainingResult | None:
+        return self._saved
+
+
+class Unscored:
+    """The scheduler, except that a result without a score does not reach it."""
+
+    def __init__(self, scheduler: TrialScheduler):
+        self._scheduler = scheduler
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scheduler, name)
+
+    def on_trial_result(self, *result: Any) -> str:
+        """Let the trial continue."""
+        return TrialScheduler.CONTINUE

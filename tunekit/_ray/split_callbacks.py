@@ -1,0 +1,88 @@
+"""The callbacks and loggers of a sweep: which get reports, and which get validated results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import Any
+
+from ray.tune.callback import Callback, CallbackList
+from ray.tune.experiment import Trial
+from ray.tune.logger import CSVLoggerCallback, LoggerCallback
+
+from tunekit._ray.storage import exists
+from tunekit.core.metrics import flatten
+
+
+class SplitCallbacks(CallbackList):
+    """The callbacks of a sweep, the first of which get each report when it arrives.
+
+    Args:
+        callbacks: The callbacks, in order.
+        first: The number of those.
+        reports: The rules for reports.
+    """
+
+    def __init__(self, callbacks: list[Callback], first: int, reports: Any):
+        super().__init__(callbacks)
+        self._first, self._reports = first, reports
+        # The trials whose start they have been notified of in this session.
+        self._begun: set[Trial] = set()
+        for callback in callbacks:
+            if isinstance(callback, LoggerCallback):
+                _keep_local(callback)
+
+    def on_trial_report(
+        self, iteration: int, trials: list[Trial], trial: Trial, report: dict[str, Any]
+    ) -> None:
+        """Pass on a report as training made it."""
+        for callback in self._callbacks[: self._first]:
+            callback.on_trial_result(iteration=iteration, trials=trials, trial=trial, result=report)
+
+    def on_trial_start(self, *, trial: Trial, **info: Any) -> None:
+        """Notify the callbacks that a trial's process has started."""
+        self._begun.add(trial)
+        super().on_trial_start(trial=trial, **info)
+
+    def on_trial_result(self, *, trial: Trial, result: dict[str, Any], **info: Any) -> None:
+        """Pass on a result that Tune processes.
+
+        Tune's CSV logger writes the columns that a trial's first result has, so it gets NaN for
+        each missing validated metric; others would show NaN as the newest value. In a restored
+        sweep, a trial may have results before it starts; loggers such as MLflow's must be notified
+        of it first.
+        """
+        if trial not in self._begun:
+            self._begun.add(trial)
+            for callback in self._callbacks[self._first + 1 :]:
+                callback.on_trial_start(trial=trial, **info)
+        for callback in self._callbacks[self._first :]:
+            table = isinstance(callback, CSVLoggerCallback)
+            row = with_columns(result, self._reports.names) if table else result
+            callback.on_trial_result(trial=trial, result=row, **info)
+
+
+def with_columns(result: dict[str, Any], names: AbstractSet[str]) -> dict[str, Any]:
+    """Return a result with NaN for each metric that it lacks."""
+    if names <= result.keys():
+        return dict(result)
+    return {**dict.fromkeys(sorted(names - flatten(result).keys()), math.nan), **result}
+
+
+def _keep_local(logger: LoggerCallback) -> None:
+    """Make a logger fetch the synced file of a trial only if there is one, and no local one.
+
+    Whenever a trial starts, Tune's logger for ``result.json`` overwrites the local file with the
+    synced one, and loses the rows in between.
+    """
+    restore = type(logger)._restore_from_remote
+    own: Any = logger
+
+    def restore_if_lacking(file_name: str, trial: Trial) -> None:
+        if trial.checkpoint is None or Path(trial.local_path, file_name).exists():
+            return  # without a checkpoint, Tune restores nothing
+        if exists(trial.storage.storage_filesystem, f"{trial.storage.trial_fs_path}/{file_name}"):
+            restore(logger, file_name, trial)
+
+    own._restore_from_remote = restore_if_lacking
