@@ -10,6 +10,7 @@ from typing import Any
 import ray
 from ray import cloudpickle, train
 
+from tunekit._ray.overrides import check_task
 from tunekit.core.constraints import Constraint
 from tunekit.core.queue import ON_PENDING
 from tunekit.core.signatures import (
@@ -21,7 +22,6 @@ from tunekit.core.signatures import (
     signature_of,
 )
 from tunekit.messages.problems import Problems, format_argument
-from tunekit.training import check_task
 
 #: The options of a task that concern its resources, rather than its process.
 AMOUNTS = frozenset(

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from ray import train, tune
 
 from tunekit._ray.functions import NoSession, current_saver, is_trial, register_saver, saved_dict
+from tunekit._ray.overrides import ValidationOverride, check_override
 from tunekit.core.metrics import VALIDATION_KEY as VALIDATION_KEY
-from tunekit.core.values import MOST_SECONDS
 from tunekit.errors import ConfigError, WiringError
 from tunekit.messages.problems import Problems
-
-#: Whether, and how, to validate a checkpoint; None leaves it to the sweep.
-ValidationOverride: TypeAlias = bool | train.ValidationTaskConfig | None
 
 
 def report(
@@ -146,37 +143,3 @@ def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
         )
         raise ConfigError("tunekit.state_of", [problem])
     return state
-
-
-def check_override(name: str, value: object, problems: Problems) -> ValidationOverride:
-    """Return a request to validate a checkpoint; None, with a problem, if it is not one.
-
-    Args:
-        name: The name of the value.
-        value: The value.
-        problems: Where to add problems.
-
-    Example:
-        >>> problems = Problems("report")
-        >>> check_override("validation", True, problems)
-        True
-        >>> check_override("validation", "yes", problems)
-        >>> str(problems.error())
-        "report: validation='yes' is of type str. Pass True, False, None or a
-         ray.train.ValidationTaskConfig."
-    """
-    fix = "Pass True, False, None or a ray.train.ValidationTaskConfig."
-    found = problems.optional(name, value, (bool, train.ValidationTaskConfig), fix)
-    if isinstance(found, train.ValidationTaskConfig):
-        return found if check_task(name, found, problems) else None
-    return None if found is None else bool(found)
-
-
-def check_task(name: str, task: train.ValidationTaskConfig, problems: Problems) -> bool:
-    """Return whether the settings of a validation are right; add the problems with them."""
-    seconds, fix = task.timeout_s, "Pass 60 for a minute, None for no limit."
-    timeout = f"{name}.timeout_s", seconds, "a number of seconds", fix
-    in_time = seconds is None or problems.number(*timeout, above=0, most=MOST_SECONDS)
-    return (
-        problems.instance(f"{name}.fn_kwargs", task.fn_kwargs, Mapping, "Pass a dict.") and in_time
-    )

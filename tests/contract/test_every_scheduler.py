@@ -32,7 +32,7 @@ from tests.support.sweeps import (
 )
 from tunekit._ray import checkpoints
 from tunekit.core.validation import Attempt
-from tunekit.driver import reports
+from tunekit.driver import shell
 
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 
@@ -76,7 +76,7 @@ def check_contract(ran: Ran) -> None:
     counts = ran.validation.summary()
     assert counts["running"] == counts["starting"] == counts["queued"] == 0
     assert not ran.sweep.controller._cached_trial_decisions, "no decision is left for a later save"
-    assert not ran.sweep.controller.queues._queues, "no report is left"
+    assert not ran.sweep.controller.sweep.queues, "no report is left"
     check_leases(ran)
 
 
@@ -284,7 +284,7 @@ def test_a_storage_that_fails_to_delete_ends_no_sweep(tmp_path, monkeypatch):
         kept.append(path)
         raise OSError("no connection")
 
-    monkeypatch.setattr(reports, "delete_checkpoint", fails)
+    monkeypatch.setattr(shell, "delete_checkpoint", fails)
     ran = run("asha", tmp_path, trainable=Endless, validation_s=lambda attempt: 2.5)
     check_contract(ran)
     assert kept and all(Path(path).exists() for path in kept)

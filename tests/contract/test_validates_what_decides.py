@@ -16,7 +16,7 @@ from tests.support.sweeps import LENGTH, Endless, SavesWhen, index_of, quality, 
 from tunekit import EveryIterations
 from tunekit.core.decision_points import Rungs
 from tunekit.core.events import Processed, ValidationRequested
-from tunekit.driver.reports import VOID
+from tunekit.driver.shell import VOID
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA, SchedulerBase, Traits
 

@@ -299,7 +299,11 @@ def check_left(ran: Ran, keep: int | None) -> None:
     What is leased is what a trial would be restored from.
     """
     tune, leases = ran.validation.run.controller, {*ran.validation.ledger.engine.leases}
-    assert not (tune.queues._queues or tune.queues.waiting_in_place or tune._cached_trial_decisions)
+    assert not (
+        ran.validation.run.sweep.queues
+        or tune.queues.waiting_in_place
+        or tune._cached_trial_decisions
+    )
     restorable = {trial.checkpoint.path for trial in ran.trials if trial.checkpoint}
     assert restorable >= leases, "a lease that nobody needs"
     assert all(Path(path).exists() for path in leases)

@@ -151,12 +151,17 @@ def broken(sweep: Run) -> Iterator[str]:
         return  # what waits stays pending
     for name in sweep.engine.unfinished.keys() ^ under_way:
         yield f"{name} is requested but not validated, or the other way round"
-    scoring = sum(one.state is State.SCORING for queue in queues._queues.values() for one in queue)
+    waiting_for = sweep.sweep.queues
+    scoring = sum(one.state is State.SCORING for queue in waiting_for.values() for one in queue)
     # Of reports that were processed before a restore.
-    alone = sum(entry not in queues.of(t) for t, entry in sweep.reports._scoring.values())
+    alone = sum(
+        report not in sweep.sweep.queue_of(ValidationKey.parse(name).trial_id)
+        for name, report in sweep.sweep._scoring.items()
+    )
     if scoring + alone != len(under_way):
         yield f"{scoring} reports wait for {len(under_way)} validations"
-    for trial, queue in queues._queues.items():
+    for trial_id, queue in waiting_for.items():
+        trial = sweep.trials[trial_id]
         yield from (f"{trial}: {fault}" for fault in broken_in(queue))
         if trial.status != Trial.RUNNING:
             yield f"{trial} is {trial.status}, and has reports that Tune has not processed"

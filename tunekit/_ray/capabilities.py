@@ -51,7 +51,7 @@ class Capabilities:
             self._savers.add(trial.trial_id)
         # Tune prints and flattens reports before it passes them on, and fails if that raises or
         # never ends.
-        self._tune.reports.receive(trial, report, saved=saved)
+        self._tune.queues.convert(trial, report, saved=saved)
 
     def can_resume(self, trial: Trial) -> bool:
         """Return whether a trial is known to resume from its checkpoint in another process.

@@ -17,11 +17,12 @@ from ray.tune.stopper import NoopStopper
 from ray.tune.trainable.metadata import _TrainingRunMetadata
 
 from tunekit._ray.compat import become, overriding
+from tunekit._ray.scheduler_kinds import exhausts
 from tunekit._ray.searchers import ScoredSearch
 from tunekit._ray.split_callbacks import with_columns
 from tunekit._ray.stoppers import WithoutScore
 from tunekit.core.constraints import Constraint
-from tunekit.core.metrics import COUNTS
+from tunekit.core.metrics import COUNTS, VALIDATED_AT, merge
 from tunekit.core.report import Report
 from tunekit.messages.advice import late_request_advice
 
@@ -41,8 +42,12 @@ class Processing:
         self._scheduler = tune._scheduler_alg
         #: The trials that do nothing until the scheduler acts on them.
         self.idle: set[Trial] = set()
-        # The entry of each trial that is being processed.
-        self._entries: dict[Trial, Report] = {}
+        # The report of each trial that is being processed.
+        self._reports: dict[Trial, Report] = {}
+        # Its checkpoint, with its result.
+        self._saved: dict[Trial, _TrainingResult] = {}
+        #: Whether the scheduler stops the trial whose result is being processed.
+        self.scheduler_stops = False
         # The recorded decision on the result being processed again.
         self._recorded: dict[str, str] = {}
         # Whether the search algorithm gets what is replayed.
@@ -52,49 +57,51 @@ class Processing:
 
     def __contains__(self, trial: Trial) -> bool:
         """Return whether a result of a trial is being processed."""
-        return trial in self._entries
+        return trial in self._reports
 
     # What Tune gets ----------------------------------------------------------------------------
 
-    def process(self, trial: Trial, entry: Report) -> None:
-        """Pass a trial's oldest report to Tune."""
-        self._entries[trial] = entry
+    def process(self, trial: Trial, report: Report) -> None:
+        """Give Tune a trial's oldest report."""
+        self._reports[trial] = report
         become(trial.run_metadata, _Averages)
-        tune = self._tune
+        tune, trial_id = self._tune, trial.trial_id
         try:
-            if RESULT_DUPLICATE in entry.report:
-                entry.give()
-                with self._passing(entry):
-                    TuneController._on_training_result(tune, trial, dict(entry.report))
+            if RESULT_DUPLICATE in report.report:
+                report.give()
+                with self._passing(report):
+                    TuneController._on_training_result(tune, trial, dict(report.report))
                 return
-            result = tune.reports.result(trial, entry)
-            if entry.checkpoint is not None:
+            result = tune.sweep.result(trial_id, report)
+            if report.checkpoint is not None:
                 # Before anything decides: an exploit registers its donor's checkpoint in the
                 # middle of the processing, and that must be the newest (decision 1).
                 # Tune's analysis expects the sweep's metrics with each checkpoint.
-                metrics = with_columns(result, tune.reports.names)
-                entry.checkpoint = _TrainingResult(entry.checkpoint.checkpoint, metrics)
-                tune._process_trial_save(trial, entry.checkpoint)
+                metrics = with_columns(result, tune.sweep.names)
+                self._saved[trial] = _TrainingResult(report.checkpoint, metrics)
+                tune._process_trial_save(trial, self._saved[trial])
                 trial.storage.current_checkpoint_index -= 1  # it is counted already
                 tune._callbacks.on_trial_save(
                     iteration=tune._iteration, trials=tune._trials, trial=trial
                 )
-            tune.reports.processing()
-            entry.give(ranked=tune.reports.rank(trial, entry, result))
-            with self._passing(entry):
+            tune.exploits.watch()
+            self.scheduler_stops = False
+            tune.do(tune.sweep.give(trial_id, report, result))
+            with self._passing(report):
                 TuneController._on_training_result(tune, trial, result)
         finally:
-            self._entries.pop(trial, None)
+            self._reports.pop(trial, None)
+            self._saved.pop(trial, None)
 
-    def _passing(self, entry: Report) -> AbstractContextManager[None]:
+    def _passing(self, report: Report) -> AbstractContextManager[None]:
         """Hide a report that was not validated from the scheduler and the searcher."""
         tune, stopper = self._tune, self._tune._stopper
-        if RESULT_DUPLICATE in entry.report:
+        if RESULT_DUPLICATE in report.report:
             stopper = NoopStopper()  # Tune asks again at the end of a function that has returned
-        elif not entry.ranked:
-            stopper = WithoutScore(stopper, tune.reports.names)
-        scheduler = self._scheduler if entry.ranked else Unscored(self._scheduler)
-        search = self.searching(scored=entry.ranked)
+        elif not report.ranked:
+            stopper = WithoutScore(stopper, tune.sweep.names)
+        scheduler = self._scheduler if report.ranked else Unscored(self._scheduler)
+        search = self.searching(scored=report.ranked)
         return overriding(tune, _stopper=stopper, _search_alg=search, _scheduler_alg=scheduler)
 
     def searching(self, *, scored: bool) -> ScoredSearch:
@@ -113,14 +120,29 @@ class Processing:
             decision = self._tune._queued_trial_decisions[trial.trial_id] = recorded
         elif decision == TrialScheduler.NOOP and trial.status == Trial.RUNNING:
             self.idle.add(trial)
-        entry = self._entries[trial]
-        if RESULT_DUPLICATE not in entry.report:
-            decided = decision or self._tune._cached_trial_decisions.get(trial.trial_id)
+        report, tune = self._reports[trial], self._tune
+        if RESULT_DUPLICATE not in report.report:
+            decided = decision or tune._cached_trial_decisions.get(trial.trial_id)
             decided = decided or TrialScheduler.CONTINUE
-            if entry.decision_point is not None:
-                self._tune.rules.decided(continues=decided == TrialScheduler.CONTINUE)
-            self._tune.reports.processed(trial, entry, decided)
+            if report.decision_point is not None:
+                tune.rules.decided(continues=decided == TrialScheduler.CONTINUE)
+            self._record(trial, report, decided)
         return decision
+
+    def _record(self, trial: Trial, report: Report, decision: str) -> None:
+        """Record a decision, and what follows from it before Tune carries it out."""
+        tune, result, trial_id = self._tune, trial.run_metadata.last_result, trial.trial_id
+        finished = decision == TrialScheduler.STOP and (
+            report.last or not self.scheduler_stops or exhausts(self._scheduler.scheduler, result)
+        )
+        tune.do(tune.sweep.decided(trial_id, report, decision, finished=finished))
+        if newest := tune.sweep.newest_of(trial_id):
+            iteration, metrics = newest
+            shown = result if report.ranked else merge(result, metrics)
+            trial.run_metadata.last_result = {**shown, VALIDATED_AT: iteration}
+        # After the decision: a restore replays that with new random donors, and then finds the
+        # recorded ones, which take precedence (decision 3).
+        tune.exploits.record()
 
     def needs_save(self, trial: Trial, *, force: bool) -> bool:
         """Return whether a trial is saved only after its result, if it has not moved on.
@@ -128,46 +150,46 @@ class Processing:
         Its checkpoint would have been saved when the report arrived, had that been known to be the
         last.
         """
-        entry = self._entries[trial]
-        late = force and not entry.report.get(SHOULD_CHECKPOINT)
+        report = self._reports[trial]
+        late = force and not report.report.get(SHOULD_CHECKPOINT)
         if late and not self._has_warned:
             self._has_warned = True
-            logger.warning("%s", late_request_advice(trial.trial_id, entry.iteration))
+            logger.warning("%s", late_request_advice(trial.trial_id, report.iteration))
         at_end = trial.checkpoint_at_end and trial.last_result.get(DONE)
-        saves = (late or at_end) and entry.checkpoint is None
-        return bool(saves and RESULT_DUPLICATE not in entry.report)
+        saves = (late or at_end) and report.checkpoint is None
+        return bool(saves and RESULT_DUPLICATE not in report.report)
 
     def save(self, trial: Trial, result: Any) -> Any:
         """Return the checkpoint of the result being processed, or save a trial without any."""
-        entry, tune = self._entries.get(trial), self._tune
-        saved = None if entry is None else entry.checkpoint
+        report, tune = self._reports.get(trial), self._tune
+        saved = self._saved.get(trial)
         if saved is None:
             saved = trial.latest_checkpoint_result
             if saved is None:
                 return TuneController._schedule_trial_save(tune, trial, result)
             # A scheduler that looks at a trial while it processes another one's result must not
             # clone what it has not ranked.
-            if not tune.reports.is_rankable(saved.metrics):
+            if not tune.sweep.is_rankable(saved.metrics):
                 saved = None
         # A pause needs no other checkpoint, and a clone gets the weights that were scored
         # (decision 1).
         if decision := tune._cached_trial_decisions.pop(trial.trial_id, None):
             tune._queue_decision(trial, decision)
             tune._maybe_execute_queued_decision(trial, after_save=True)
-        if entry is not None:
-            entry.cloneable = True
+        if report is not None:
+            report.cloneable = True
         return _Saved(saved)
 
     # A restore ---------------------------------------------------------------------------------
 
     def replay(
-        self, trial: Trial, entry: Report, decision: str, *, for_searcher: bool, for_stoppers: bool
+        self, trial: Trial, report: Report, decision: str, *, for_searcher: bool, for_stoppers: bool
     ) -> None:
         """Process a report that was processed before the sweep was interrupted.
 
         Args:
             trial: The trial, which has no actor.
-            entry: The report.
+            report: The report.
             decision: The decision on it, which takes precedence because it was carried out.
             for_searcher: Whether the search algorithm gets it, because it has not yet.
             for_stoppers: Whether stoppers do.
@@ -179,7 +201,7 @@ class Processing:
             overriding(self, _for_searcher=for_searcher),
             overriding(self._tune, _stopper=stopper),
         ):
-            self.process(trial, entry)
+            self.process(trial, report)
 
     def replay_end(self, trial: Trial, *, for_searcher: bool) -> None:
         """End a trial that had ended before the sweep was interrupted."""

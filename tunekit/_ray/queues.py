@@ -14,13 +14,15 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 
+from tunekit._ray.pickles import portable
+from tunekit.core.metrics import VALIDATION_KEY, sanitize_report
 from tunekit.core.queue import Circumstances, Next, Queue
 from tunekit.core.report import Report, State
 from tunekit.errors import TunekitError
 
 
 class Queues:
-    """Hold back reports until they are complete, and carry out what trials do next.
+    """Report what happens to trials, and give Tune what is complete.
 
     Args:
         tune: The sweep's controller.
@@ -28,8 +30,6 @@ class Queues:
 
     def __init__(self, tune: TuneController):
         self._tune = tune
-        # The reports that have not been processed; a trial without any has no queue.
-        self._queues: dict[Trial, Queue] = {}
         #: The trials that wait in their processes, in order, each with the circumstances in which
         #: that was decided; None: it is decided again at the end of the step.
         self.waiting_in_place: dict[Trial, Circumstances | None] = {}
@@ -40,117 +40,101 @@ class Queues:
 
     def of(self, trial: Trial) -> Queue:
         """Return the reports of a trial that have not been processed."""
-        return self._queues.get(trial) or Queue()
+        queue: Queue = self._tune.sweep.queue_of(trial.trial_id)
+        return queue
 
     # Reports arrive ----------------------------------------------------------------------------
 
-    def receive(self, trial: Trial, result: Any) -> None:
-        """Add what a trial has reported."""
-        self._tune.processes.training.discard(trial)
-        for report in result if isinstance(result, list) else [result]:
-            self._enqueue(trial, report)
-        self.advance(trial)
+    def convert(self, trial: Trial, result: dict[str, Any], *, saved: bool) -> None:
+        """Convert a report, or the report of a save, in place for Tune and the journal.
 
-    def _enqueue(self, trial: Trial, report: dict[str, Any]) -> None:
-        queue, tune = self._queues.setdefault(trial, Queue()), self._tune
-        if RESULT_DUPLICATE in report:  # a function has returned after its last report
-            entry = tune.reports.returned(trial, queue, saves=True)
-            queue.append(Report(report, last=True))
-        else:
-            report["trial_id"] = trial.trial_id
-            tune.rules.reported(trial.trial_id)
-            tune._callbacks.on_trial_report(tune._iteration, tune._trials, trial, report)
-            entry = tune.reports.reported(trial, queue, report)
-            queue.append(entry)
-        if entry is not None and entry.state is State.SAVING:
-            # At once, before the next iteration: the weights are those of the report (decision 1).
-            # The index in the name of a checkpoint counts all that were saved, not those that Tune
-            # knows.
-            trial.storage.current_checkpoint_index += 1
-            on_saved = partial(self._on_saved, entry)
-            tune._schedule_trial_task(trial, "save", on_result=on_saved, on_error=self.fail)
-
-    def _on_saved(self, entry: Report, trial: Trial, saved: _TrainingResult) -> None:
-        if entry.state is not State.SAVING:
-            return  # the trial was stopped meanwhile
-        newest = saved.metrics or {}
-        if saved.checkpoint is not None and newest.get(TRAINING_ITERATION) == entry.iteration:
-            entry.saved(saved)
-            self._tune.reports.saved(trial, entry)
-        else:
-            entry.lost()
-        self.advance(trial)
-
-    def scored(self, trial: Trial, entry: Report, metrics: Mapping[str, Any] | None) -> None:
-        """Process the results that the end of a validation has completed.
-
-        Args:
-            trial: The trial.
-            entry: The report whose checkpoint was validated.
-            metrics: The score; None if there is none.
+        If both are there, Ray may pass on a report before that of the preceding save.
         """
-        entry.scored(metrics)
-        queue = self.of(trial)
-        if entry in queue:
-            if entry is queue[0]:
-                self._queues[trial] = self._queues.pop(trial)  # see advance_all
-            with self._raising_as_tune():
-                self.advance(trial)
+        reached = trial.run_metadata.last_result.get(TRAINING_ITERATION, 0)
+        for report in self.of(trial):
+            reached = report.iteration
+            if saved and report.state is State.SAVING:
+                break
+        if saved:  # the rest is in the queue
+            own = result.get(TRAINING_ITERATION)
+            other: Mapping[str, Any] = {TRAINING_ITERATION: own if type(own) is int else reached}
+        else:
+            other = sanitize_report(result, reached + 1, portable, keep=("config", VALIDATION_KEY))
+        if other is not result:  # Tune has a reference to it
+            result.clear()
+            result.update(other)
+
+    def receive(self, trial: Trial, result: Any) -> None:
+        """Handle what a trial has reported."""
+        tune, trial_id = self._tune, trial.trial_id
+        tune.processes.training.discard(trial)
+        for report in result if isinstance(result, list) else [result]:
+            if RESULT_DUPLICATE in report:  # a function has returned after its last report
+                tune.do(tune.sweep.returned(trial_id, report))
+                continue
+            report["trial_id"] = trial_id
+            tune.rules.reported(trial_id)
+            tune._callbacks.on_trial_report(tune._iteration, tune._trials, trial, report)
+            about = tune.facts.about(trial, report)
+            tune.do(tune.sweep.reported(trial_id, report, about))
+        self.advance(trial)
+
+    def save(self, trial: Trial, report: Report) -> None:
+        """Save a trial, before its next iteration."""
+        # The index in the name of a checkpoint counts all that were saved, not those that Tune
+        # knows.
+        trial.storage.current_checkpoint_index += 1
+        on_saved = partial(self._on_saved, report)
+        self._tune._schedule_trial_task(trial, "save", on_result=on_saved, on_error=self.fail)
+
+    def _on_saved(self, report: Report, trial: Trial, saved: _TrainingResult) -> None:
+        newest, checkpoint = saved.metrics or {}, saved.checkpoint
+        if newest.get(TRAINING_ITERATION) != report.iteration:
+            checkpoint = None  # it is of another iteration
+        path = "" if checkpoint is None else checkpoint.path
+        self._tune.do(self._tune.sweep.saved(trial.trial_id, report, checkpoint, path=path))
 
     def fail(self, trial: Trial, exception: Exception) -> None:
-        """Add the failure of a trial."""
+        """Handle the failure of a trial."""
         self._tune.processes.training.discard(trial)
-        queue = self._queues.setdefault(trial, Queue())
         restarts = self._tune.reuse.restarts_after(trial, exception)
-        self._tune.reports.dropped(trial, queue.fail(exception, restarts=restarts))
+        self._tune.do(self._tune.sweep.failed(trial.trial_id, exception, restarts=restarts))
         self._tune.rules.stops_waiting(trial.trial_id)
-        if not restarts:
-            self._tune.reports.returned(trial, queue)
         self.advance(trial)
 
     def requeue(self, trial: Trial, queue: Queue) -> None:
         """Make a trial without an actor wait for its unprocessed reports."""
-        self._queues[trial] = queue
+        self._tune.sweep.queues[trial.trial_id] = queue
         self._tune._set_trial_status(trial, Trial.RUNNING)
 
     # Tune processes them, in order -------------------------------------------------------------
 
     def advance(self, trial: Trial) -> None:
-        """Pass a trial's complete reports to Tune, and then carry out the trial's next action."""
-        if trial in self._tune.processing:
+        """Give Tune a trial's complete reports, and then carry out the trial's next action."""
+        tune, trial_id = self._tune, trial.trial_id
+        if trial in tune.processing:
             return
-        # The queue is looked up for each report, because a decision on the previous one drops it.
-        while trial not in self._tune.processing.idle and (queue := self._queues.get(trial)):
-            trains = self._tune.processes.has_actor(trial)
-            # A decision would abort a save in progress and leave its folder behind.
-            holds = queue.saves or self._tune.reports.holds(queue, trains=trains)
-            entry = None if holds else queue.take()
-            if entry is None:
+        while trial not in tune.processing.idle:
+            # A stopper may end a trial based on training's reports alone.
+            trains = tune.processes.has_actor(trial) and not tune.session.has_stopper
+            report = tune.sweep.next_report(trial_id, trains=trains)
+            if report is None:
                 break
-            if entry.failure is not None:
-                del self._queues[trial]
-                TuneController._trial_task_failure(self._tune, trial, entry.failure)
+            if report.failure is not None:
+                TuneController._trial_task_failure(tune, trial, report.failure)
                 return
-            self._tune.processing.process(trial, entry)
-        if self._queues.get(trial):
-            if self._tune.processes.has_actor(trial) and trial not in self._tune.processes.training:
-                self.waiting_in_place[trial] = None
-            return
-        self._queues.pop(trial, None)
-        self._continue_trial(trial, self._tune.rules.circumstances())
-
-    def advance_all(self) -> None:
-        """Pass on what waited for the sweep's first scores, in the order of those scores."""
-        with self._raising_as_tune():
-            for trial in list(self._queues):
-                self.advance(trial)
+            tune.processing.process(trial, report)
+        if trial_id not in tune.sweep.queues:
+            self._continue_trial(trial, tune.rules.circumstances())
+        elif tune.processes.has_actor(trial) and trial not in tune.processes.training:
+            self.waiting_in_place[trial] = None
 
     @contextmanager
-    def _raising_as_tune(self) -> Iterator[None]:
+    def raising_as_tune(self) -> Iterator[None]:
         """Raise what Tune raises if the processing of a result fails (``_schedule_trial_task``)."""
         try:
             yield
-        except TunekitError:
+        except (TunekitError, TuneError):
             raise
         except Exception as error:
             if self._tune._fail_fast == TuneController.RAISE:
@@ -194,25 +178,31 @@ class Queues:
 
     def release_slot(self, trial: Trial) -> None:
         """Release the slot of a waiting trial; it resumes from what is scored (decision 2)."""
-        queue = self._queues.pop(trial, None)  # which the stop would drop
+        queues = self._tune.sweep.queues
+        queue = queues.pop(trial.trial_id, None)  # which the stop would drop
         self._tune.processes.releases()
         self._tune._schedule_trial_stop(trial)
         self._tune._set_trial_status(trial, Trial.RUNNING)  # for Tune it still runs
         if queue:
             queue.continues()  # it will continue
-            self._queues[trial] = queue
+            queues[trial.trial_id] = queue
         self.advance(trial)
 
     def moved_on(self, trial: Trial) -> bool:
         """Return whether a trial has left the state that its processed result was made in."""
         away = trial in self._tune.processes.training or not self._tune.processes.has_actor(trial)
-        return away or bool(self._queues.get(trial))
+        return away or bool(self.of(trial))
 
     def drop(self, trial: Trial) -> None:
         """Discard what a trial has trained past a decision."""
         self.waiting_in_place.pop(trial, None)
         self._tune.processing.idle.discard(trial)
-        if queue := self._queues.pop(trial, None):
-            self.closing = self.closing or (self.ends and self._tune.session.cuts_short)
-            self._tune.reports.dropped(trial, [] if self.closing else queue.drop())
-            self._tune.rules.stops_waiting(trial.trial_id)
+        sweep, trial_id = self._tune.sweep, trial.trial_id
+        if trial_id not in sweep.queues:
+            return
+        self.closing = self.closing or (self.ends and self._tune.session.cuts_short)
+        if self.closing:
+            del sweep.queues[trial_id]  # a restored sweep has them again
+        else:
+            self._tune.do(sweep.dropped(trial_id))
+        self._tune.rules.stops_waiting(trial_id)

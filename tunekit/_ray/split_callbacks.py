@@ -13,6 +13,7 @@ from ray.tune.logger import CSVLoggerCallback, LoggerCallback
 
 from tunekit._ray.storage import exists
 from tunekit.core.metrics import flatten
+from tunekit.core.sweep import Sweep
 
 
 class SplitCallbacks(CallbackList):
@@ -21,12 +22,12 @@ class SplitCallbacks(CallbackList):
     Args:
         callbacks: The callbacks, in order.
         first: The number of those.
-        reports: The rules for reports.
+        sweep: Knows the names of the validated metrics.
     """
 
-    def __init__(self, callbacks: list[Callback], first: int, reports: Any):
+    def __init__(self, callbacks: list[Callback], first: int, sweep: Sweep):
         super().__init__(callbacks)
-        self._first, self._reports = first, reports
+        self._first, self._sweep = first, sweep
         # The trials whose start they have been notified of in this session.
         self._begun: set[Trial] = set()
         for callback in callbacks:
@@ -59,7 +60,7 @@ class SplitCallbacks(CallbackList):
                 callback.on_trial_start(trial=trial, **info)
         for callback in self._callbacks[self._first :]:
             table = isinstance(callback, CSVLoggerCallback)
-            row = with_columns(result, self._reports.names) if table else result
+            row = with_columns(result, self._sweep.names) if table else result
             callback.on_trial_result(trial=trial, result=row, **info)
 
 

@@ -6,19 +6,21 @@ stoppers, the scheduler, the searcher, loggers, ``trial.last_result``, the check
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from ray.tune.callback import Callback
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
+from ray.tune.schedulers import TrialScheduler
 from ray.tune.search import BasicVariantGenerator
 
 from tunekit._ray.actor_reuse import ActorReuse, NotReset
 from tunekit._ray.capabilities import Capabilities
 from tunekit._ray.compat import become, check_controller, overriding
 from tunekit._ray.ending_processes import EndingProcesses
+from tunekit._ray.exploits import Exploits
+from tunekit._ray.facts import Facts
 from tunekit._ray.processes import Processes, WaitingRules
 from tunekit._ray.processing import Processing, Unscored
 from tunekit._ray.queues import Queues
@@ -26,59 +28,7 @@ from tunekit._ray.session import Session
 from tunekit._ray.split_callbacks import SplitCallbacks
 from tunekit._ray.waker import Waker
 from tunekit.core.constraints import Constraint
-from tunekit.core.queue import Queue
-from tunekit.core.report import Report
-
-
-class ReportRules(Protocol):
-    """Rules for the reports of a sweep before Tune gets them."""
-
-    @property
-    def names(self) -> AbstractSet[str]:
-        """The names of the metrics that validation produces, or that the sweep uses."""
-
-    @property
-    def idle(self) -> bool:
-        """Whether no validation is pending."""
-
-    def receive(self, trial: Trial, result: dict[str, Any], *, saved: bool) -> None:
-        """Convert a report, or the report of a save, in place for Tune and the journal."""
-
-    def holds(self, queue: Queue, *, trains: bool) -> bool:
-        """Return whether all reports wait, because validation's metrics are not known yet."""
-
-    def reported(self, trial: Trial, queue: Queue, report: dict[str, Any]) -> Report:
-        """Return the entry of a report that the policies have seen; it may be one to save."""
-
-    def returned(self, trial: Trial, queue: Queue, *, saves: bool = False) -> Report | None:
-        """Record that a trial has ended; return its last report if that is to be saved now.
-
-        Args:
-            trial: The trial.
-            queue: Its queue.
-            saves: Whether it can still save.
-        """
-
-    def saved(self, trial: Trial, entry: Report) -> None:
-        """Record the checkpoint of an entry, and request its validation if it has one."""
-
-    def dropped(self, trial: Trial, entries: list[Report]) -> None:
-        """Cancel the validations of entries that a decision has made void."""
-
-    def result(self, trial: Trial, entry: Report) -> dict[str, Any]:
-        """Return the result that Tune gets: the report, merged with the score."""
-
-    def rank(self, trial: Trial, entry: Report, result: Mapping[str, Any]) -> bool:
-        """Return whether the scheduler and the searcher get a result."""
-
-    def is_rankable(self, result: Mapping[str, Any]) -> bool:
-        """Return whether a result has everything that the scheduler and the searcher use."""
-
-    def processing(self) -> None:
-        """Record that Tune is about to process a result."""
-
-    def processed(self, trial: Trial, entry: Report, decision: str) -> None:
-        """Record a result that Tune has processed, before it carries out the decision."""
+from tunekit.core.sweep import Command, Sweep
 
 
 class ValidatingController(TuneController):
@@ -93,7 +43,9 @@ class ValidatingController(TuneController):
     def install(
         self,
         validation: Callback,
-        reports: ReportRules,
+        scheduler: TrialScheduler,
+        sweep: Sweep,
+        do: Callable[[Sequence[Command]], None],
         rules: WaitingRules,
         constraints: Sequence[Constraint],
     ) -> None:
@@ -102,7 +54,9 @@ class ValidatingController(TuneController):
         Args:
             validation: The callback before which callbacks get each report immediately, as training
                 made it; the others get the validated result.
-            reports: The rules for reports.
+            scheduler: The user's scheduler.
+            sweep: Says what follows from the facts that are found here.
+            do: Carries that out.
             rules: The rules for processes.
             constraints: The constraints on scores.
         """
@@ -111,17 +65,19 @@ class ValidatingController(TuneController):
         # result from all its recipients (decision 1).
         become(self, ValidatingController)
         saved = set(vars(self))
-        self.reports, self.rules = reports, rules
+        self.sweep, self.do, self.rules = sweep, do, rules
         #: The callbacks, in the order in which they are called.
         self.callbacks: list[Any] = list(self._callbacks._callbacks)
         first = self.callbacks.index(validation)
-        self._callbacks = SplitCallbacks(self.callbacks, first, reports)
+        self._callbacks = SplitCallbacks(self.callbacks, first, sweep)
         self.session = Session(self)
         self.capabilities = Capabilities(self)
         self.waker = Waker(self)
         self.processes = Processes(self)
         self.ending = EndingProcesses(self)
         self.reuse = ActorReuse(self)
+        self.facts = Facts(self, scheduler)
+        self.exploits = Exploits(self, scheduler)
         self.processing = Processing(self, constraints)
         self.queues = Queues(self)
         self._unsaved = {"_unsaved", *vars(self).keys() - saved}
@@ -135,7 +91,7 @@ class ValidatingController(TuneController):
 
     # Validations may be pending when all trials have ended: in a restored sweep.
     def is_finished(self) -> bool:
-        return bool(super().is_finished()) and self.reports.idle
+        return bool(super().is_finished()) and not self.rules.has_pending()
 
     # Tune creates a trial for each that starts. Here, several are created at once, because the
     # search algorithm is recorded each time (decision 3), unless it learns from results meanwhile.

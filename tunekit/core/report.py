@@ -67,10 +67,13 @@ class Report:
         iteration: The training iteration of the report.
         wants: Whether its checkpoint is to be validated.
         saves: Whether its checkpoint is saved now.
-        task: The settings of the validation that came with the report; opaque here.
+        config: The trial's hyperparameters.
+        kwargs: The keyword arguments that the report gives the validation.
+        timeout_s: The time limit that it gives the validation, in seconds; None: none.
         decision_point: The decision point that its score will fill, such as a rung; None if none.
         last: Whether the trial ends with it, so that it does not train on.
         checkpoint: The checkpoint that was saved at the report; opaque here.
+        path: Its path; empty if there is none.
         metrics: The metrics of its validation; None until that has ended with a score.
         cloneable: Whether the scheduler received its checkpoint, and may clone it later.
         replayed: Whether it was scored in an earlier session.
@@ -93,10 +96,13 @@ class Report:
     iteration: int = 0
     wants: Wants = Wants.NOTHING
     saves: bool = False
-    task: Any = None
+    config: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    timeout_s: float | None = None
     decision_point: float | None = None
     last: bool = False
     checkpoint: Any = None
+    path: str = ""
     metrics: Mapping[str, Any] | None = None
     cloneable: bool = False
     replayed: bool = False
@@ -119,9 +125,9 @@ class Report:
             )
         self._state = to
 
-    def saved(self, checkpoint: Any) -> None:
-        """Record that its checkpoint is saved."""
-        self.checkpoint = checkpoint
+    def saved(self, checkpoint: Any, path: str = "") -> None:
+        """Record that its checkpoint is saved in a path."""
+        self.checkpoint, self.path = checkpoint, path
         self._move("saved", _AFTER_SAVE[self.wants])
 
     def lost(self) -> None:

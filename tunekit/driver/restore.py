@@ -56,7 +56,7 @@ from tunekit.core.queue import Queue
 from tunekit.core.report import Report
 from tunekit.core.validation import FAILED, Status
 from tunekit.core.values import as_json, encodable, sanitize
-from tunekit.driver.reports import VOID, Reports
+from tunekit.driver.shell import VOID, Shell
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.journal import record_of
@@ -100,6 +100,9 @@ def check_unused(folder: Folder, hint: str, problems: Problems) -> None:
 class SweepScheduler(Protocol):
     """What a restore needs of the sweep's :class:`~tunekit.ValidatedScheduler`."""
 
+    #: The user's scheduler.
+    scheduler: TrialScheduler
+
     def recall(self, trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
         """Record a flat result of an earlier session."""
 
@@ -142,7 +145,7 @@ class Restore:
 
         # What follows is set by replay.
         self._trials: Mapping[str, Trial]
-        self._reports: Reports
+        self._shell: Shell
         self._scheduler: SweepScheduler
         self._listeners: list[Any]
 
@@ -163,26 +166,25 @@ class Restore:
         self.past, self.as_of = ledger.past(), self.saved.get("as_of", 0)
         return True
 
-    def replay(
-        self, trials: Mapping[str, Trial], reports: Reports, scheduler: SweepScheduler, home: Home
-    ) -> None:
+    def replay(self, trials: Mapping[str, Trial], shell: Shell, scheduler: SweepScheduler) -> None:
         """Bring everything to the end of the journal, from where each trial continues.
 
         Args:
             trials: The trials that Tune has restored.
-            reports: Decides what Tune gets.
+            shell: Carries out what follows.
             scheduler: The sweep's :class:`~tunekit.ValidatedScheduler`.
-            home: The location of the experiment.
         """
-        self._trials, self._reports, self._scheduler = trials, reports, scheduler
-        controller = reports.controller
+        self._trials, self._shell, self._scheduler = trials, shell, scheduler
+        controller, ledger = shell.controller, shell.ledger
         self._listeners = controller.callbacks  # which are silent during the replay
         self._configs = Ancestry(e for e in self.past if isinstance(e, Exploited)).configs
         state = (self.saved or {}).get("scheduler")
         self._added = set(trials)
         if state is not None:
             filesystem = controller.session.storage.storage_filesystem
-            known = load_scheduler(reports.scheduler, state, home, trials, filesystem=filesystem)
+            known = load_scheduler(
+                scheduler.scheduler, state, ledger.home, trials, filesystem=filesystem
+            )
             self._added = set(known)
         # A new scheduler gets everything again.
         self._since = self.as_of if state is not None else 0
@@ -199,7 +201,7 @@ class Restore:
         for trial_id in {getattr(e, "trial_id", "") for e in self.past if e.n > self._since}:
             if trial_id in trials and trials[trial_id].is_finished():
                 controller.session.set_status(trials[trial_id], Trial.PENDING)
-        reports.ledger.repeats = self._repeat
+        ledger.repeats = self._repeat
         with controller.processing.silent():
             for event in self.past:
                 trial = trials.get(getattr(event, "trial_id", ""))
@@ -212,9 +214,9 @@ class Restore:
                 if isinstance(event, Exploited):
                     self._repeated.pop(event.trial_id, None)
                 self._apply_to_sweep(event, trial)
-        reports.ledger.repeats = None
+        ledger.repeats = None
         for exploit in self._repeated.values():
-            reports.ledger.record(exploit)  # the driver was killed before that
+            ledger.record(exploit)  # the driver was killed before that
         if self.past and self.past[-1].n > self.as_of:
             count = sum(event.n > self.as_of for event in self.past)
             logger.info("Replayed the %d events since the sweep was last saved.", count)
@@ -230,11 +232,11 @@ class Restore:
         """Undo replayed exploits that did not happen: PBT chooses donors at random."""
         for trial_id in self._repeated:
             trial = self._trials[trial_id]
-            config, start = self._reports.before[trial]
+            config, start = self._shell.controller.exploits.before[trial]
             trial.set_config(config)
             start_from(trial, start)
-            set_pbt_times(self._reports.scheduler, trial, None)
-            self._reports.controller.session.mark_changed(trial)
+            set_pbt_times(self._scheduler.scheduler, trial, None)
+            self._shell.controller.session.mark_changed(trial)
         self._repeated.clear()
 
     def _apply_to_sweep(self, event: Event, trial: Trial | None) -> None:
@@ -242,11 +244,14 @@ class Restore:
         if isinstance(event, Processed) and trial is not None:
             one = self._open.at(event)
             if one is not None:
-                row = self._reports.restored(trial, self._entry(trial, one, then=True), event)
+                report = self._report(trial, one, then=True)
+                row = self._shell.sweep.result(trial.trial_id, report)
                 self._rows.setdefault(trial.trial_id, []).append(row)
+                if event.ranked:
+                    self._shell.sweep.recalled(trial.trial_id, report)
                 if event.ranked and event.n <= self._since:
                     self._scheduler.recall(trial, flatten(row))
-        self._reports.engine.apply(event)
+        self._shell.ledger.engine.apply(event)
         self._open.apply(event)
         one = self._open.at(event.key) if isinstance(event, ValidationEnded) else None
         if one is not None and one.ended is not None and one.ended.status in FAILED:
@@ -254,7 +259,7 @@ class Restore:
 
     def _apply_to_tune(self, event: Event, trial: Trial) -> None:
         """Apply a line to those that lack it: Tune's trial, the scheduler and the searcher."""
-        controller, scheduler = self._reports.controller, self._reports.scheduler
+        controller, scheduler = self._shell.controller, self._scheduler.scheduler
         for_searcher = event.n > (self.searcher_line or self.as_of)
         match event:
             case TrialAdded() if trial.trial_id not in self._added:
@@ -271,11 +276,11 @@ class Restore:
             case Processed():
                 one = self._open.at(event)
                 if one is not None:
-                    entry, new = self._entry(trial, one), event.n > self.as_of
+                    report, new = self._report(trial, one), event.n > self.as_of
                     # Decisions are recorded, not repeated, because a scheduler may decide at random
                     # (decision 3).
                     controller.processing.replay(
-                        trial, entry, event.decision, for_searcher=for_searcher, for_stoppers=new
+                        trial, report, event.decision, for_searcher=for_searcher, for_stoppers=new
                     )
             case TrialResumed():
                 self._scheduler.choose_again(controller.session.wrapped())
@@ -299,8 +304,8 @@ class Restore:
         if latest is None or latest.checkpoint.path != event.checkpoint:
             start_from(trial, saved_at(event.checkpoint, filesystem, self._row_of(event)))
         if (donor := self._trials.get(event.donor_id)) is not None:
-            set_pbt_times(self._reports.scheduler, trial, donor)
-        self._reports.controller.session.mark_changed(trial)
+            set_pbt_times(self._scheduler.scheduler, trial, donor)
+        self._shell.controller.session.mark_changed(trial)
 
     def _row_of(self, event: Exploited) -> dict[str, Any]:
         """Return the row of the checkpoint that a trial was overwritten with."""
@@ -310,7 +315,7 @@ class Restore:
                 return row
         return {"training_iteration": event.iteration, "trial_id": event.donor_id}
 
-    def _entry(self, trial: Trial, one: OpenReport, *, then: bool = False) -> Report:
+    def _report(self, trial: Trial, one: OpenReport, *, then: bool = False) -> Report:
         """Return a report of the journal as an entry of a queue.
 
         Args:
@@ -318,17 +323,21 @@ class Restore:
             one: The report.
             then: Whether to return it as it was, with a checkpoint that has been deleted since.
         """
-        report = {**one.report.report, "config": self._config_of(trial, one.report)}
-        checkpoint = None
-        if one.saved is not None and (then or self._is_there(one.saved.checkpoint)):
-            filesystem = trial.storage.storage_filesystem
-            checkpoint = saved_at(one.saved.checkpoint, filesystem, report)
+        config = self._config_of(trial, one.report)
+        report, saved = {**one.report.report, "config": config}, one.saved
+        if saved is not None and not (then or self._is_there(saved.checkpoint)):
+            saved = None
+        filesystem = trial.storage.storage_filesystem
         return Report(
             report,
             iteration=one.report.place[1],
+            config=config,
+            kwargs={} if saved is None else saved.kwargs,
+            timeout_s=None if saved is None else saved.timeout_s,
             decision_point=one.report.decision_point,
-            last=self._reports.is_last(trial, report),
-            checkpoint=checkpoint,
+            last=self._shell.controller.facts.is_last(trial, report),
+            checkpoint=None if saved is None else tune.Checkpoint(saved.checkpoint, filesystem),
+            path="" if saved is None else saved.checkpoint,
             metrics=one.metrics,
             replayed=one.ended is not None,
         )
@@ -338,7 +347,7 @@ class Restore:
         path = path.rstrip("/")
         folder = path.rpartition("/")[0]
         if folder not in self._listed:
-            filesystem = self._reports.controller.session.storage.storage_filesystem
+            filesystem = self._shell.controller.session.storage.storage_filesystem
             self._listed[folder] = set(paths_in(filesystem, folder))
         return path in self._listed[folder]
 
@@ -359,11 +368,12 @@ class Restore:
             past: The events of earlier sessions.
             given_up: The trials that end once their reports are processed.
         """
-        trials, reports, controller = self._trials, self._reports, self._reports.controller
+        trials, controller, ledger = self._trials, self._shell.controller, self._shell.ledger
+        engine, scheduler = ledger.engine, self._scheduler.scheduler
         retried = _to_retry(past)
         for trial_id, trial in trials.items():
             status = given[trial_id]
-            reports.engine.leases.touch(trial_id)
+            engine.leases.touch(trial_id)
             missing = trial.run_metadata.checkpoint_manager.forget_missing(self._is_there)
             trial.run_metadata.invalidate_cache()
             if status in (Trial.TERMINATED, Trial.ERROR):
@@ -372,8 +382,8 @@ class Restore:
             if trial.status == Trial.ERROR:  # the user chose to continue it
                 controller.session.set_status(trial, status)
             if trial.is_finished():
-                if trial_id not in reports.engine.ended:
-                    reports.ledger.record(TrialEnded(trial_id=trial_id, removed=True))
+                if trial_id not in engine.ended:
+                    ledger.record(TrialEnded(trial_id=trial_id, removed=True))
                 continue
             for path in missing:
                 logger.warning(
@@ -381,9 +391,9 @@ class Restore:
                 )
             skip_existing(trial)
             if trial_id in retried:
-                reports.ledger.record(TrialRetried(trial_id=trial_id))
-                if retried[trial_id] and not traits_of(reports.scheduler).replays:
-                    reports.scheduler.on_trial_add(controller.session.wrapped(), trial)
+                ledger.record(TrialRetried(trial_id=trial_id))
+                if retried[trial_id] and not traits_of(scheduler).replays:
+                    scheduler.on_trial_add(controller.session.wrapped(), trial)
         # Afterwards, because the trials must also skip the names of removed checkpoints.
         remove_left_over(trials.values(), past)
         tables = any(isinstance(one, CSVLoggerCallback) for one in self._listeners)
@@ -392,13 +402,13 @@ class Restore:
         for trial in trials.values():
             if not trial.is_finished():
                 self._queue_again(trial, ends=trial.trial_id in given_up)
-        for name in list(reports.engine.suspect):
+        for name in list(engine.suspect):
             one = self._failed.get(name)
             if one is not None and one.saved is not None and self._is_there(one.saved.checkpoint):
                 trial = trials[one.key.trial_id]
-                reports.request_again(trial, self._entry(trial, one), one)
-        under_way = {request.id for request in reports.validator.pool.pending()}
-        for name, request in list(reports.engine.unfinished.items()):
+                self._request_again(trial, self._report(trial, one), one)
+        under_way = {request.id for request in self._shell.validator.pool.pending()}
+        for name, request in list(engine.unfinished.items()):
             if name in under_way:
                 continue
             filesystem = trials[request.trial_id].storage.storage_filesystem
@@ -406,27 +416,41 @@ class Restore:
                 status, reason = Status.SKIPPED, VOID
             else:
                 status, reason = Status.FAILED, format_missing(request.checkpoint)
-            reports.ended(ValidationEnded(id=name, status=status.value, reason=reason))
+            self._shell.end([ValidationEnded(id=name, status=status.value, reason=reason)])
 
     def _queue_again(self, trial: Trial, *, ends: bool) -> None:
         """Make a trial wait for its reports that Tune had not processed, then continue or end."""
-        controller = self._reports.controller
-        entries = [(self._entry(trial, one), one) for one in self._open.of(trial.trial_id)]
-        while entries and entries[-1][0].checkpoint is None and not ends:
-            entries.pop()  # the trial runs these iterations again: it resumes from its newest save
-        if not entries:
+        controller = self._shell.controller
+        reports = [(self._report(trial, one), one) for one in self._open.of(trial.trial_id)]
+        while reports and reports[-1][0].checkpoint is None and not ends:
+            reports.pop()  # the trial runs these iterations again: it resumes from its newest save
+        if not reports:
             if ends:
                 controller.stop_trial(trial)
             elif trial.status == Trial.RUNNING:
                 controller.session.set_status(trial, Trial.PENDING)
             return
-        queue = Queue(entry for entry, _ in entries)
+        queue = Queue(report for report, _ in reports)
         if ends:
             queue.append(Report({DONE: True, RESULT_DUPLICATE: True}, last=True))
         controller.queues.requeue(trial, queue)
-        for entry, one in entries:
-            self._reports.request_again(trial, entry, one)
+        for report, one in reports:
+            self._request_again(trial, report, one)
         controller.queues.advance(trial)
+
+    def _request_again(self, trial: Trial, report: Report, one: OpenReport) -> None:
+        """Request a validation that has not ended, or that failed and is suspect.
+
+        Tune may have processed the report in the latter case.
+        """
+        suspect = str(one.key) in self._shell.ledger.engine.suspect
+        if one.saved is None or (one.ended is not None and not suspect):
+            return
+        if one.requested is None and not one.saved.validates:
+            return
+        is_recorded = one.requested is not None and not suspect
+        sweep = self._shell.sweep
+        self._shell.do(sweep.requested(trial.trial_id, report, one.key, is_recorded=is_recorded))
 
 
 def _ended(past: Sequence[Event]) -> set[str]:

@@ -21,11 +21,12 @@ from tunekit.core.engine import Engine
 from tunekit.core.events import TrialEnded
 from tunekit.core.metrics import VALIDATED_AT
 from tunekit.core.shares import Shares
+from tunekit.core.sweep import Rules, Sweep
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Status
 from tunekit.driver.program import Program
-from tunekit.driver.reports import Reports
 from tunekit.driver.restore import Restore, check_unused, saved_scheduler
+from tunekit.driver.shell import Shell
 from tunekit.driver.stopping import StopsByHand
 from tunekit.driver.sweep_outcome import SweepOutcome
 from tunekit.driver.waiting import Waiting
@@ -91,23 +92,37 @@ class Run:
             shares=shares,
         )
         validator.run_in(self.waiting)
-        self.reports = Reports(
-            config=config,
+        task = config.task_config
+        rules = Rules(
+            when=config.when,
+            on_failure=config.on_failure,
+            kwargs=task.fn_kwargs or {},
+            timeout_s=task.timeout_s,
+        )
+        self.sweep = Sweep(rules, self.engine)
+        self.shell = Shell(
             ledger=ledger,
+            sweep=self.sweep,
             validator=validator,
             outcome=self.outcome,
             controller=controller,
-            scheduler=scheduler.scheduler,
+            trials=self.trials,
         )
         self.stops = StopsByHand(ledger, controller, clock)
         # When the last pause ended, and whether Tune has saved the sweep since the last step.
         self._paused_at, self._has_saved = 0.0, False
         ValidatingController.install(
-            controller, callback, self.reports, self.waiting, config.constraints
+            controller,
+            callback,
+            scheduler.scheduler,
+            self.sweep,
+            self.shell.do,
+            self.waiting,
+            config.constraints,
         )
         for listener in controller.callbacks:
             if isinstance(listener, (AtDecisions, DefaultPolicy)):
-                listener.attach(self.reports.saves, controller.capabilities.can_save)
+                listener.attach(controller.facts.saves, controller.capabilities.can_save)
         self._goals = {*controller.session.required_metrics(), *scheduler.objectives}
         self.engine.require([*self._goals, *(one.metric for one in config.constraints)])
 
@@ -177,10 +192,10 @@ class Run:
         if controller.resumed:
             controller.session.begin()
         if self.restore.past:
-            self.restore.replay(self.trials, self.reports, self.scheduler, self.ledger.home)
+            self.restore.replay(self.trials, self.shell, self.scheduler)
             self.stops.record()
         if controller.is_finished():
-            self.outcome.conclude(list(self.trials.values()))
+            self.outcome.conclude(list(self.trials.values()), self.sweep.failures)
             self.raise_error()
             self.outcome.record_end(True)
         self._delete_surplus()
@@ -198,7 +213,7 @@ class Run:
         self._receive_scores()
         self._stop_by_hand()
         # After the last score of the step, which may name the metrics or clear the function.
-        self.reports.release_held()
+        self.shell.do(self.sweep.flow())
         self._let_trials_continue()
         # After all results are processed: no one who ranks them is missing.
         self._end_if_over()
@@ -221,8 +236,7 @@ class Run:
             self.waiting.starts.begins(trial.trial_id, now)
 
     def _receive_scores(self) -> None:
-        for ended in self.validator.poll(at_once=self.controller.waker.woken()):
-            self.reports.ended(ended)
+        self.shell.end(self.validator.poll(at_once=self.controller.waker.woken()))
 
     def _stop_by_hand(self) -> None:
         self.stops.record()
@@ -234,7 +248,7 @@ class Run:
 
     def _end_if_over(self) -> None:
         if finished := self.controller.is_finished():
-            self.outcome.conclude(self.controller.get_trials())
+            self.outcome.conclude(self.controller.get_trials(), self.sweep.failures)
         self.raise_error()
         self.outcome.record_end(finished)
 

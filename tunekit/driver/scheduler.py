@@ -182,7 +182,7 @@ class ValidatedScheduler(TrialScheduler):
         decision = str(self.scheduler.on_trial_result(tune_controller, trial, penalized))
         # HyperBandForBOHB adds what its searcher reads.
         result.update((name, penalized[name]) for name in penalized.keys() - result.keys())
-        run.reports.decided(decision)
+        run.controller.processing.scheduler_stops = decision == TrialScheduler.STOP
         return decision
 
     def recall(self, trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
@@ -249,7 +249,7 @@ class ValidatedScheduler(TrialScheduler):
         if self._reminders == _REMINDERS:
             return False
         self._reminders += 1
-        run.reports.processing()
+        run.controller.exploits.watch()
         for trial in left:
             result = self._last_results.get(trial.trial_id)
             if trial.status != Trial.PAUSED or result is None:
@@ -259,7 +259,7 @@ class ValidatedScheduler(TrialScheduler):
                 tune_controller.stop_trial(trial)
             elif trial.status == Trial.PAUSED and decision == TrialScheduler.CONTINUE:
                 run.controller.session.set_status(trial, Trial.PENDING)
-        run.reports.exploited()
+        run.controller.exploits.record()
         return True
 
 

@@ -11,7 +11,7 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit.config import ValidationConfig
 from tunekit.core.events import SessionCutShort, ValidationEnded
-from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
+from tunekit.core.failures import HOPELESS, FailureNotice, Failures, format_checkpoint
 from tunekit.core.metrics import flatten, format_names, user_metrics
 from tunekit.core.signatures import function_name
 from tunekit.core.validation import Status
@@ -40,7 +40,6 @@ class SweepOutcome:
         self._cut: set[str] | None = None
         # Whether the sweep was over at the end of the last step: Tune then takes no more steps.
         self._ended_by_itself = False
-        self._failures = Failures(detects_hopeless=config.on_failure != "ignore")
         # The message about the last failure, and its traceback.
         self._last: tuple[str, str] | None = None
         # Until a checkpoint is saved: whether any trial has reported, or has ended.
@@ -54,20 +53,16 @@ class SweepOutcome:
 
     # Failed validations -------------------------------------------------------------------------
 
-    @property
-    def doubts(self) -> bool:
-        """Return whether the function may be broken: see :attr:`Failures.doubts`."""
-        return self._failures.doubts
+    def failed(self, event: ValidationEnded, notice: FailureNotice | None) -> None:
+        """Report a validation without a score; end the sweep if it cannot continue without one.
 
-    def succeeded(self) -> None:
-        """Record that a validation has succeeded, so that the function is not broken."""
-        self._failures.succeeded()
-
-    def failed(self, event: ValidationEnded) -> None:
-        """Report a validation without a score; end the sweep if it cannot continue without one."""
+        Args:
+            event: Its end.
+            notice: How to report a failure; None if it was skipped.
+        """
         key, reason = event.key, event.reason or "failed"
         place = format_checkpoint(key.trial_id, key.iteration, key.generation)
-        if event.status == Status.SKIPPED.value:
+        if notice is None:
             logger.info("The validation of %s was skipped: %s", place, event.reason)
             return
         how = "failed" if event.status == Status.FAILED.value else "timed out"
@@ -75,14 +70,13 @@ class SweepOutcome:
         said = f"The validation of {place} {how}: {subject}{reason}."
         trace = f"\n{event.error}" if event.error else ""
         self._last = (said, trace)
-        verdict = self._failures.failed(place, reason)
         if self._config.on_failure == "raise":
             message = (
                 f"{said} The sweep ends because on_failure='raise'; with on_failure='record', the "
                 f"trial would be ranked by its other scores.{trace}"
             )
             self.end(ValidationFailedError(message))
-        elif verdict.hopeless:
+        elif notice.hopeless:
             message = (
                 f"{said} The first {HOPELESS} validations of this session all failed in this way "
                 "and none has succeeded, so trials cannot be ranked and the sweep ends here. "
@@ -94,10 +88,10 @@ class SweepOutcome:
             )
             self.end(ValidationFailedError(message))
         else:
-            if verdict.first:
+            if notice.first:
                 logger.warning("%s%s", said, trace)
-            if verdict.more is not None:
-                logger.warning("Validations have failed: %s.", verdict.more)
+            if notice.more is not None:
+                logger.warning("Validations have failed: %s.", notice.more)
 
     def log_unranked(
         self, trial_id: str, iteration: int, result: Mapping[str, Any], *, ends: bool
@@ -180,9 +174,9 @@ class SweepOutcome:
         ended = self._ended_by_itself and self.error is None
         return ended and (self._cut is None or not (self._cut or to_come))
 
-    def conclude(self, trials: Sequence[Trial]) -> None:
+    def conclude(self, trials: Sequence[Trial], failures: Failures) -> None:
         """Log the remaining failures; end with an error if the sweep cannot be ranked."""
-        for more in self._failures.summaries():
+        for more in failures.summaries():
             logger.warning("Validations have failed: %s.", more)
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._engine.required - reported)

@@ -1,0 +1,258 @@
+"""Facts about reports in any order that a sweep can bring, and what follows from them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.support.invariants import broken_in, check_journal
+from tunekit.core.engine import Engine
+from tunekit.core.events import Event, Reported, TrialRetried, ValidationEnded
+from tunekit.core.report import Report, State
+from tunekit.core.sweep import (
+    About,
+    Advance,
+    Cancel,
+    Command,
+    Delete,
+    Record,
+    Rules,
+    Save,
+    Sweep,
+    Validate,
+)
+
+TRIALS = ("a", "b")
+
+
+class Facts(RuleBasedStateMachine):
+    """A shell that carries commands out at any speed, and a Tune that decides anything."""
+
+    when: str | int = "auto"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.engine = Engine(required=frozenset({"accuracy"}))
+        self.sweep = Sweep(Rules(when=self.when, on_failure="ignore"), self.engine)
+        self.journal: list[Event] = []
+        self.saving: list[Save] = []
+        self.validating: dict[str, Any] = {}
+        self.reached = Counter[str]()
+        #: What Tune has got of each trial, and the trials that train no more.
+        self.given: dict[str, list[int]] = {trial: [] for trial in TRIALS}
+        self.over: set[str] = set()
+        self.deleted = Counter[str]()
+        self.scores: dict[str, float] = {}
+
+    # Commands are carried out ------------------------------------------------------------------
+
+    def do(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            match command:
+                case Record(event):
+                    self.engine.apply(event)
+                    self.journal.append(
+                        type(event)(**{**_fields(event), "n": len(self.journal) + 1})
+                    )
+                case Save():
+                    self.saving.append(command)
+                case Validate(request):
+                    assert request.checkpoint and request.id not in self.validating
+                    self.validating[request.id] = request
+                case Cancel(trial_id):
+                    for name in [n for n in self.validating if n.startswith(f"{trial_id}:")]:
+                        del self.validating[name]
+                        self.do(self.sweep.ended(ValidationEnded(id=name, status="skipped")))
+                case Delete(checkpoint):
+                    self.deleted[checkpoint] += 1
+                case Advance(trial_id):
+                    self.advance(trial_id)
+
+    def advance(self, trial_id: str) -> None:
+        while report := self.sweep.next_report(trial_id, trains=trial_id not in self.over):
+            if report.failure is not None:
+                self.do([Record(TrialRetried(trial_id=trial_id))])
+                self.over.discard(trial_id)
+                self.reached[trial_id] = max(self.saved_at(trial_id), 0)
+            else:
+                self.process(trial_id, report)
+
+    def saved_at(self, trial_id: str) -> int:
+        return max(self.given[trial_id], default=0)
+
+    def process(self, trial_id: str, report: Report) -> None:
+        if report.iteration == 0:  # the function has returned
+            report.give()
+            return
+        result = self.sweep.result(trial_id, report)
+        self.do(self.sweep.give(trial_id, report, result))
+        score = self.scores.get(str(self.sweep.key(trial_id, report)))
+        assert report.metrics is None or result["accuracy"] == score, "each its own score"
+        self.given[trial_id].append(report.iteration)
+        stops = self.draw_decision(report)
+        decision = "STOP" if stops else "CONTINUE"
+        self.do(self.sweep.decided(trial_id, report, decision, finished=False))
+        if stops:
+            self.over.add(trial_id)
+            self.saving = [one for one in self.saving if one.trial_id != trial_id]
+            self.do(self.sweep.dropped(trial_id))
+
+    def draw_decision(self, report: Report) -> bool:
+        return bool(report.ranked and self.scores and sum(self.reached.values()) % 5 == 4)
+
+    # Facts -------------------------------------------------------------------------------------
+
+    def trains(self, trial_id: str) -> bool:
+        queue = self.sweep.queue_of(trial_id)
+        return trial_id not in self.over and not queue.over and not queue.saves
+
+    @rule(
+        trial_id=st.sampled_from(TRIALS),
+        saves=st.booleans(),
+        point=st.booleans(),
+        requests=st.sampled_from([None, None, True, False]),
+        last=st.sampled_from([False, False, False, True]),
+    )
+    def a_trial_reports(
+        self, trial_id: str, saves: bool, point: bool, requests: bool | None, last: bool
+    ) -> None:
+        if not self.trains(trial_id):
+            return
+        self.reached[trial_id] += 1
+        iteration = self.reached[trial_id]
+        about = About(
+            point=float(iteration) if point else None,
+            last=last,
+            saves=saves,
+            requests=requests,
+            may_be_last=not (last or saves),
+        )
+        self.do(self.sweep.reported(trial_id, {"training_iteration": iteration}, about))
+        self.advance(trial_id)
+
+    @precondition(lambda self: self.saving)
+    @rule(data=st.data(), there=st.sampled_from([True, True, True, False]))
+    def a_save_ends(self, data: st.DataObject, there: bool) -> None:
+        one = data.draw(st.sampled_from(self.saving))
+        self.saving.remove(one)
+        path = f"{one.trial_id}/{one.report.iteration}/{len(self.journal)}"
+        saved = path if there else None
+        self.do(self.sweep.saved(one.trial_id, one.report, saved, path=path if there else ""))
+
+    @precondition(lambda self: self.validating)
+    @rule(data=st.data(), score=st.sampled_from([0.5, 0.9, None]))
+    def a_validation_ends(self, data: st.DataObject, score: float | None) -> None:
+        name = data.draw(st.sampled_from(sorted(self.validating)))
+        del self.validating[name]
+        if score is not None:
+            self.scores[name] = score
+            ended = ValidationEnded(id=name, status="validated", metrics={"accuracy": score})
+        else:
+            ended = ValidationEnded(id=name, status="failed", reason="raised KeyError: 'x'")
+        self.do(self.sweep.ended(ended))
+
+    @rule()
+    def a_step_ends(self) -> None:
+        self.do(self.sweep.flow())
+
+    @rule(trial_id=st.sampled_from(TRIALS))
+    def a_function_returns(self, trial_id: str) -> None:
+        if self.trains(trial_id) and self.reached[trial_id]:
+            self.do(self.sweep.returned(trial_id, {"__duplicate__": True}))
+            self.advance(trial_id)
+
+    @rule(trial_id=st.sampled_from(TRIALS), restarts=st.booleans())
+    def a_trial_fails(self, trial_id: str, restarts: bool) -> None:
+        if trial_id in self.over or self.sweep.queue_of(trial_id).over:
+            return
+        self.saving = [one for one in self.saving if one.trial_id != trial_id]
+        self.do(self.sweep.failed(trial_id, "it has failed", restarts=restarts))
+        self.advance(trial_id)
+
+    @rule(trial_id=st.sampled_from(TRIALS))
+    def a_trial_is_stopped_by_hand(self, trial_id: str) -> None:
+        self.over.add(trial_id)
+        self.saving = [one for one in self.saving if one.trial_id != trial_id]
+        self.do(self.sweep.dropped(trial_id))
+
+    # What always holds -------------------------------------------------------------------------
+
+    @invariant()
+    def queues_are_whole(self) -> None:
+        for queue in self.sweep.queues.values():
+            assert queue, "a trial without reports has no queue"
+            assert list(broken_in(queue)) == []
+
+    @invariant()
+    def each_validation_is_waited_for(self) -> None:
+        assert self.engine.unfinished.keys() == self.validating.keys()
+        scoring = sum(
+            one.state is State.SCORING for queue in self.sweep.queues.values() for one in queue
+        )
+        assert scoring == len(self.validating)
+
+    @invariant()
+    def a_checkpoint_is_deleted_once(self) -> None:
+        assert all(count == 1 for count in self.deleted.values())
+
+    def teardown(self) -> None:
+        """At the end everything is given or dropped, and the journal is whole."""
+        while self.saving or self.validating:
+            for one in list(self.saving):
+                self.saving.remove(one)
+                self.do(self.sweep.saved(one.trial_id, one.report, "c", path="c"))
+            for name in list(self.validating):
+                self.validating.pop(name)
+                self.do(self.sweep.ended(ValidationEnded(id=name, status="skipped")))
+        check_journal(self.journal)
+        for trial_id in TRIALS:
+            reports = [
+                event.report["training_iteration"]
+                for event in self.journal
+                if isinstance(event, Reported) and event.trial_id == trial_id
+            ]
+            assert set(self.given[trial_id]) <= set(reports)
+
+
+def _fields(event: Event) -> dict[str, Any]:
+    return {name: getattr(event, name) for name in event.__struct_fields__}
+
+
+class FactsOfEachCheckpoint(Facts):
+    when = 1
+
+
+TestFacts = Facts.TestCase
+TestFactsOfEachCheckpoint = FactsOfEachCheckpoint.TestCase
+
+
+def report(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Command]:
+    commands = sweep.reported(trial_id, {"training_iteration": iteration}, About(**about))
+    for command in commands:
+        if isinstance(command, Record):
+            sweep.engine.apply(command.event)
+    return commands
+
+
+@pytest.mark.parametrize("when", ["auto", "decisions", 1])
+def test_what_is_recorded_precedes_what_follows_from_it(when):
+    sweep = Sweep(Rules(when=when), Engine(required=frozenset({"accuracy"})))
+    *_, save = report(sweep, "a", 1, point=1.0, saves=True)
+    assert isinstance(save, Save)
+    saved, requested, validate, _ = sweep.saved("a", save.report, "c", path="c")
+    assert isinstance(saved, Record) and isinstance(requested, Record)
+    assert isinstance(validate, Validate) and validate.request.path == "c"
+    first, *_ = sweep.ended(ValidationEnded(id=validate.request.id, status="failed", reason="x"))
+    assert isinstance(first, Record)
+
+
+def test_a_trial_that_was_stopped_while_it_was_saved_is_not_validated():
+    sweep = Sweep(Rules(when=1), Engine())
+    *_, save = report(sweep, "a", 1, saves=True)
+    assert sweep.dropped("a") == []
+    assert sweep.saved("a", save.report, "c", path="c") == []

@@ -1,0 +1,101 @@
+"""What is known about a trial's report when it arrives."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from ray import train
+from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import Trial
+from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
+
+from tunekit._ray.checkpoints import is_saved_at
+from tunekit._ray.functions import is_checkpointable_function
+from tunekit._ray.overrides import check_override
+from tunekit._ray.scheduler_kinds import rule_for, time_attr_of, traits_of
+from tunekit._ray.stoppers import reads_metrics
+from tunekit.core.metrics import VALIDATION_KEY, flatten, metric_of
+from tunekit.core.sweep import About
+from tunekit.core.values import finite_number
+from tunekit.messages.problems import Problems
+
+logger = logging.getLogger(__name__)
+
+
+class Facts:
+    """Gather what is known about a report.
+
+    Args:
+        tune: The sweep's controller.
+        scheduler: The user's scheduler.
+    """
+
+    def __init__(self, tune: TuneController, scheduler: Any):
+        self._tune, self._scheduler, self._traits = tune, scheduler, traits_of(scheduler)
+
+    def about(self, trial: Trial, report: dict[str, Any]) -> About:
+        """Return what is known about a report that the policies have seen.
+
+        The report may be changed: it loses its request for a validation, and a trial that must
+        save gets a request for that.
+        """
+        problems = Problems(f"Trial {trial.trial_id}, iteration {report[TRAINING_ITERATION]}")
+        asked = check_override(VALIDATION_KEY, report.pop(VALIDATION_KEY, None), problems)
+        if problems:
+            logger.warning("%s The sweep's own setting is used.", problems.error())
+        point, last = self._decision_point(trial, report), self.is_last(trial, report)
+        leaves = trial.trial_id in self._tune.ending.leaving
+        if asked or (leaves and self._tune.capabilities.can_save(trial)):
+            report[SHOULD_CHECKPOINT] = True
+        saves = is_saved_at(trial, report, last=last)
+        task = asked if isinstance(asked, train.ValidationTaskConfig) else None
+        return About(
+            point=point,
+            last=last,
+            saves=saves,
+            requests=None if asked is None else bool(asked),
+            kwargs=(task and task.fn_kwargs) or {},
+            timeout_s=task and task.timeout_s,
+            wants_all=saves and self._wants_all(trial),
+            # A function does not say which is its last.
+            may_be_last=bool(trial.checkpoint_at_end)
+            and not last
+            and is_checkpointable_function(trial.get_trainable_cls()),
+            config=trial.config,
+        )
+
+    def _decision_point(self, trial: Trial, report: Mapping[str, Any]) -> float | None:
+        """Return the scheduler's slot that a report's score would fill, such as a rung."""
+        now = metric_of(report, time_attr_of(self._scheduler))
+        if now is None:
+            return None
+        queue = self._tune.queues.of(trial)
+        pending = queue.pending_points(report[TRAINING_ITERATION])
+        return finite_number(rule_for(self._scheduler, trial).decision_point(now, pending))
+
+    def saves(self, trial: Trial, report: Mapping[str, Any]) -> bool:
+        """Return whether ``when`` allows a trial to save at a report."""
+        used = self._decision_point(trial, report) is not None
+        return used or self._wants_all(trial) or self.is_last(trial, report)
+
+    def _wants_all(self, trial: Trial) -> bool:
+        """Return whether ``when`` selects every checkpoint of a trial.
+
+        With ``"auto"``, it does if it is unknown which scores decide, or if a stopper reads scores.
+        """
+        if self._tune.sweep.rules.when != "auto":
+            return False
+        criteria, stopper = trial.stopping_criterion.keys(), self._tune.session.stopper
+        reads = reads_metrics(stopper) or not criteria <= {TRAINING_ITERATION}
+        return reads or not self._traits.at_times
+
+    def is_last(self, trial: Trial, report: Mapping[str, Any]) -> bool:
+        """Return whether a trial ends with a report, judging by training's own metrics."""
+        if report.get(DONE):
+            return True
+        if not (criteria := trial.stopping_criterion):
+            return False
+        flat, names = flatten(report), self._tune.sweep.names
+        return any(n in flat and flat[n] >= m for n, m in criteria.items() if n not in names)
