@@ -97,6 +97,7 @@ tunekit.get_validation_context
     assert {name for name in modules if name.startswith("tunekit._ray.")} == {
         "tunekit._ray.compat",
         "tunekit._ray.functions",
+        "tunekit._ray.overrides",
         "tunekit._ray.worker_errors",
         "tunekit._ray.pickles",
         "tunekit._ray.process_state",

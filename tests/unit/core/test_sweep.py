@@ -7,12 +7,15 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.support.invariants import broken_in, check_journal
+from tests.support.seeds import SCHEDULES
 from tunekit.core.engine import Engine
 from tunekit.core.events import Event, Reported, TrialRetried, ValidationEnded
+from tunekit.core.queue import Queue
 from tunekit.core.report import Report, State
 from tunekit.core.sweep import (
     About,
@@ -20,12 +23,14 @@ from tunekit.core.sweep import (
     Cancel,
     Command,
     Delete,
+    Notify,
     Record,
     Rules,
     Save,
     Sweep,
     Validate,
 )
+from tunekit.core.validation import ValidationKey
 
 TRIALS = ("a", "b")
 
@@ -229,6 +234,9 @@ class FactsOfEachCheckpoint(Facts):
 
 TestFacts = Facts.TestCase
 TestFactsOfEachCheckpoint = FactsOfEachCheckpoint.TestCase
+TestFacts.settings = TestFactsOfEachCheckpoint.settings = settings(
+    max_examples=100 * SCHEDULES, stateful_step_count=30
+)
 
 
 def report(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Command]:
@@ -256,3 +264,109 @@ def test_a_trial_that_was_stopped_while_it_was_saved_is_not_validated():
     *_, save = report(sweep, "a", 1, saves=True)
     assert sweep.dropped("a") == []
     assert sweep.saved("a", save.report, "c", path="c") == []
+
+
+def saved(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Command]:
+    """What follows when a report has come, and its checkpoint is saved."""
+    *_, save = report(sweep, trial_id, iteration, saves=True, **about)
+    path = f"{trial_id}/{iteration}"
+    return apply(sweep, sweep.saved(trial_id, save.report, path, path=path))
+
+
+def apply(sweep: Sweep, commands: list[Command]) -> list[Command]:
+    for command in commands:
+        if isinstance(command, Record):
+            sweep.engine.apply(command.event)
+    return commands
+
+
+def of(kind: type, commands: list[Command]) -> list[Any]:
+    return [command for command in commands if isinstance(command, kind)]
+
+
+def score(sweep: Sweep, name: str, value: float) -> list[Command]:
+    metrics = {"accuracy": value}
+    return apply(sweep, sweep.ended(ValidationEnded(id=name, status="validated", metrics=metrics)))
+
+
+def made(when: str | int = 1) -> Sweep:
+    return Sweep(Rules(when=when), Engine(required=frozenset({"accuracy"})))
+
+
+def test_no_report_is_given_while_its_trial_is_saved():
+    sweep = made("decisions")
+    [validate] = of(Validate, saved(sweep, "a", 1, point=1.0))
+    *_, save = report(sweep, "a", 2, saves=True)
+    score(sweep, validate.request.id, 0.5)
+    sweep.flow()
+    assert sweep.next_report("a", trains=True) is None
+    sweep.saved("a", save.report, None, path="")
+    assert sweep.next_report("a", trains=True).iteration == 1
+
+
+def test_a_decision_cancels_what_it_makes_void():
+    sweep = made()
+    [first] = of(Validate, saved(sweep, "a", 1))
+    saved(sweep, "a", 2)
+    score(sweep, first.request.id, 0.5)
+    sweep.flow()
+    one = sweep.next_report("a", trains=True)
+    result = sweep.result("a", one)
+    assert result["accuracy"] == 0.5 and sweep.give("a", one, result) == [] and one.ranked
+    sweep.decided("a", one, "STOP", finished=False)
+    assert sweep.dropped("a") == [Delete("a/2"), Cancel("a")]
+
+
+def test_trials_are_given_their_results_in_the_order_of_their_scores():
+    sweep = made()
+    names = {trial: of(Validate, saved(sweep, trial, 1))[0].request.id for trial in "abc"}
+    for trial in "cab":
+        score(sweep, names[trial], 0.5)
+    assert [one.trial_id for one in sweep.flow()] == ["c", "a", "b"]
+
+
+def test_the_last_checkpoint_of_a_trial_is_validated_once_it_is_known_to_be_the_last():
+    sweep = made("decisions")
+    assert not of(Validate, saved(sweep, "a", 1)) and not of(Validate, saved(sweep, "a", 2))
+    [validate] = of(Validate, sweep.returned("a", {}))
+    assert validate.request.iteration == 2
+    sweep = made("decisions")
+    saved(sweep, "a", 1)
+    assert of(Validate, sweep.failed("a", "it has failed", restarts=False))
+    sweep = made("decisions")
+    saved(sweep, "a", 1)
+    assert not of(Validate, sweep.failed("a", "it has failed", restarts=True))
+
+
+def test_a_trial_is_given_its_failure_after_its_scores():
+    sweep = made()
+    [validate] = of(Validate, saved(sweep, "a", 1))
+    sweep.failed("a", "it has failed", restarts=False)
+    assert sweep.next_report("a", trains=True) is None
+    score(sweep, validate.request.id, 0.5)
+    assert sweep.next_report("a", trains=True).iteration == 1
+    assert sweep.next_report("a", trains=True).failure == "it has failed"
+
+
+def test_a_validation_that_an_earlier_session_left_is_waited_for():
+    sweep = made()
+    one = Report({"training_iteration": 1}, iteration=1, checkpoint="c", path="c")
+    sweep.queues["a"] = Queue([one])
+    key = ValidationKey("a", 0, 1, 1)
+    [validate] = sweep.requested("a", one, key, is_recorded=True)
+    assert one.state is State.SCORING and validate.request.key == key
+    recorded, _ = sweep.requested("b", Report(iteration=1, checkpoint="c"), key, is_recorded=False)
+    assert isinstance(recorded, Record)
+
+
+def test_failures_hold_results_until_the_function_is_known_to_work():
+    sweep = made()
+    names = [of(Validate, saved(sweep, trial, 1))[0].request.id for trial in "ab"]
+    failed = ValidationEnded(id=names[0], status="failed", reason="raised KeyError: 'x'")
+    notify = of(Notify, apply(sweep, sweep.ended(failed)))
+    assert [one.notice.first for one in notify] == [True]
+    sweep.flow()
+    assert sweep.next_report("a", trains=False) is None, "a restored sweep may validate it again"
+    score(sweep, names[1], 0.5)
+    sweep.flow()
+    assert sweep.next_report("a", trains=False).metrics is None
