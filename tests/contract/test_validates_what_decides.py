@@ -15,7 +15,7 @@ from tests.support.schedulers import asha, every_case, pbt, promotion, seed_all,
 from tests.support.sweeps import LENGTH, Endless, SavesWhen, index_of, quality, sweep
 from tunekit import EveryIterations
 from tunekit.core.decision_points import Rungs
-from tunekit.core.events import Processed, ValidationRequested
+from tunekit.core.events import CheckpointSaved, Processed
 from tunekit.driver.reports import VOID
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA, SchedulerBase, Traits
@@ -275,7 +275,7 @@ def test_a_validation_starts_in_the_step_in_which_its_checkpoint_is_there(tmp_pa
     while not ran.sweep.controller.is_finished() and len(begun) < 6:
         ran.sweep.step()
         events = list(events_in(ran.home))
-        requested = [event.id for event in events if isinstance(event, ValidationRequested)]
+        requested = [event.id for event in events if isinstance(event, CheckpointSaved)]
         begun = [attempt.request.id for attempt in ran.executor.started]
         assert begun == requested
     assert len(begun) == 6

@@ -11,7 +11,9 @@ from typing import Any
 from ray.tune.experiment import Trial
 
 from tunekit.core.events import (
+    AttemptBegan,
     AttemptStarted,
+    CheckpointSaved,
     Event,
     Exploited,
     Processed,
@@ -69,19 +71,19 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
         AssertionError: If one of these does not hold; names the offending line.
 
     Example:
-        >>> from tunekit.core.events import ValidationEnded, ValidationRequested
-        >>> requested = ValidationRequested(n=1, trial_id="a", id="a:0:1:1")
-        >>> check_journal([requested])
+        >>> saved = CheckpointSaved(n=1, trial_id="a", id="a:0:1:1", validates=True)
+        >>> began = AttemptBegan(n=2, id="a:0:1:1", attempt=1)
+        >>> check_journal([saved, began])
         Traceback (most recent call last):
         AssertionError: lost: a:0:1:1
-        >>> ended = ValidationEnded(n=2, id="a:0:1:1", status="validated", metrics={"x": 1})
-        >>> check_journal([requested, ended]).scores
+        >>> scored = {"status": "validated", "metrics": {"x": 1}, "attempts": 1}
+        >>> check_journal([saved, began, ValidationEnded(n=3, id="a:0:1:1", **scored)]).scores
         {'a:0:1': {'x': 1}}
     """
     summary = JournalSummary()
     requested: set[str] = set()
     ended: dict[str, ValidationEnded] = {}
-    started: Counter[tuple[str, int]] = Counter()
+    begun: Counter[tuple[str, int]] = Counter()
     newest: dict[str, tuple[int, int]] = {}
     last = 0
 
@@ -93,19 +95,20 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
         rule(event.n > last, "out of order", event)
         last = event.n
         match event:
-            case ValidationRequested():
+            case ValidationRequested() | CheckpointSaved(validates=True):
                 earlier = ended.pop(event.id, None)
                 failed = earlier is not None and earlier.status in FAILED
                 rule(event.id not in requested or failed, "requested twice", event)
                 requested.add(event.id)
-            case AttemptStarted():
+            case AttemptStarted() | AttemptBegan():
                 due = event.id in requested and event.id not in ended
                 rule(due, "computed twice", event)
-                started[event.id, event.attempt] += 1
+                begun[event.id, event.attempt] += isinstance(event, AttemptBegan)
             case ValidationEnded():
                 rule(event.id in requested and event.id not in ended, "ended twice", event)
                 ended[event.id] = event
                 if event.status == "validated":
+                    rule(begun[event.id, event.attempts] > 0, "has not begun", event)
                     summary.scores[place_of(event.id)] = event.metrics
             case Processed():
                 known, trial = ended.get(event.id), event.trial_id
@@ -121,7 +124,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
     lost = sorted(requested - ended.keys())
     if lost:
         raise AssertionError(f"lost: {', '.join(lost)}")
-    summary.running = sum(count - 1 for count in started.values())
+    summary.running = sum(count - 1 for count in begun.values() if count)
     return summary
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.events import (
+    CheckpointEvent,
     CheckpointSaved,
     Event,
     Exploited,
@@ -82,8 +83,7 @@ class Engine:
         >>> engine = Engine()
         >>> engine.apply(Reported(trial_id="a", report={"training_iteration": 1}))
         >>> named = {"trial_id": "a", "id": "a:0:1:1", "iteration": 1, "checkpoint": "a/c1"}
-        >>> engine.apply(CheckpointSaved(**named))
-        >>> engine.apply(ValidationRequested(**named))
+        >>> engine.apply(CheckpointSaved(**named, validates=True))
         >>> [request.checkpoint for request in engine.unfinished.values()]
         ['a/c1']
         >>> metrics = {"score": 1}
@@ -101,7 +101,7 @@ class Engine:
     #: The checkpoints that are needed.
     leases: Leases = field(default_factory=Leases)
     #: The validations that have not ended, by name, in order.
-    unfinished: dict[str, ValidationRequested] = field(default_factory=dict)
+    unfinished: dict[str, CheckpointEvent] = field(default_factory=dict)
     #: The status of each validation that has failed since the last success, by name. The function
     #: may be broken, so a restored sweep requests them again.
     suspect: dict[str, str] = field(default_factory=dict)
@@ -136,6 +136,7 @@ class Engine:
                 self.has_saved = True
                 if event.validates:
                     self.selected_at[event.trial_id] = event.iteration
+                    self.unfinished[event.id] = event
             case ValidationRequested():
                 self.unfinished[event.id] = event
                 if failed := self.suspect.pop(event.id, None):

@@ -35,14 +35,14 @@ class OpenReport:
         report: The report.
         key: The name of its validation; it has one even if it is not validated.
         saved: Its checkpoint, if one was saved.
-        requested: Its validation, if that was requested.
+        requested: The request to validate it, if there is one.
         ended: The end of that, if it has ended.
     """
 
     report: Reported
     key: ValidationKey
     saved: CheckpointSaved | None = None
-    requested: ValidationRequested | None = None
+    requested: CheckpointEvent | None = None
     ended: ValidationEnded | None = None
 
     @property
@@ -93,7 +93,7 @@ class OpenReports:
                 self._trials[event.trial_id] = own
             case CheckpointSaved():
                 if (one := self.at(event)) is not None:
-                    one.saved = event
+                    one.saved, one.requested = event, event if event.validates else None
             case ValidationRequested():
                 if (one := self.at(event)) is not None:
                     one.requested, one.ended = event, None

@@ -10,7 +10,9 @@ from typing import Any
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.events import (
     AttemptBegan,
+    AttemptEvent,
     AttemptStarted,
+    CheckpointEvent,
     CheckpointSaved,
     Event,
     Exploited,
@@ -210,8 +212,8 @@ class Timeline:
     Example:
         >>> timeline = Timeline([
         ...     Reported(time=1.0, trial_id="a", report={"training_iteration": 1}),
-        ...     CheckpointSaved(trial_id="a", id="a:0:1:1", iteration=1, checkpoint="a/c1"),
-        ...     ValidationRequested(time=2.0, trial_id="a", id="a:0:1:1", iteration=1),
+        ...     CheckpointSaved(time=2.0, trial_id="a", id="a:0:1:1", iteration=1,
+        ...                     checkpoint="a/c1", validates=True),
         ...     ValidationEnded(time=5.0, id="a:0:1:1", status="validated",
         ...                     metrics={"accuracy": 0.9}),
         ... ], "accuracy")
@@ -407,15 +409,12 @@ class Timeline:
                     time=now, trial_id=event.trial_id, generation=generation, iteration=iteration
                 )
                 self._apply(result)
-            case ValidationRequested():
+            case ValidationRequested() | CheckpointSaved(validates=True):
                 self._add_request(event)
             case AttemptStarted():
-                row = self._unended(event.id)
-                row.update(status=PendingStatus.STARTING.value, attempts=event.attempt)
-                row.update(started=now, ran_from=None)
+                self._add_attempt(event, PendingStatus.STARTING, ran_from=None)
             case AttemptBegan():
-                row = self._unended(event.id)
-                row.update(status=PendingStatus.RUNNING.value, ran_from=now)
+                self._add_attempt(event, PendingStatus.RUNNING, ran_from=now)
             case ValidationEnded():
                 self._add_outcome(event)
             case Processed():
@@ -502,7 +501,7 @@ class Timeline:
             }
         )
 
-    def _add_request(self, event: ValidationRequested) -> None:
+    def _add_request(self, event: CheckpointEvent) -> None:
         row = self._by_id.get(event.id)
         if row is None:
             row = self._by_id[event.id] = {}
@@ -512,6 +511,13 @@ class Timeline:
         names = ("id", "trial_id", "generation", "iteration", "run", "checkpoint")
         known = {name: getattr(event, name) for name in names}
         row.update({**VALIDATION, **known, "requested": event.time})
+
+    def _add_attempt(
+        self, event: AttemptEvent, status: PendingStatus, ran_from: float | None
+    ) -> None:
+        row = self._unended(event.id)
+        row.update(status=status.value, attempts=event.attempt)
+        row.update(started=event.started, ran_from=ran_from)
 
     def _unended(self, name: str) -> dict[str, Any]:
         """Return the row of a pending validation; a new dict if it is unknown or has ended."""
@@ -534,9 +540,6 @@ class Timeline:
             return
         one = self._open.at(key) or self._results.get(key.trial_id, {}).get(key.place)
         reached = self._reached.get((key.trial_id, key.generation), key.iteration)
-        if row["ran_from"] is None and row["started"] is not None and event.ran_s:
-            # It ended before it was seen running.
-            row["ran_from"] = max(row["started"], now - event.ran_s)
         row.update(
             status=event.status,
             ended=now,

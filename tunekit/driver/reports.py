@@ -206,7 +206,7 @@ class Reports:
             )
         )
         if entry.validated:
-            self._request(trial, entry)
+            self._request(trial, entry, recorded=True)
 
     def _key(self, trial: Trial, entry: Entry) -> ValidationKey:
         generation = self.engine.ancestry.generation(trial.trial_id)
@@ -309,16 +309,13 @@ class Reports:
         Tune may have processed the report in the latter case.
         """
         suspect = str(one.key) in self.engine.suspect
-        if one.saved is None or (one.ended is not None and not suspect):
-            return
-        if one.requested is None and not one.saved.validates:
+        if one.saved is None or one.requested is None or (one.ended is not None and not suspect):
             return
         entry.task = train.ValidationTaskConfig(
             fn_kwargs=dict(one.saved.kwargs), timeout_s=one.saved.timeout_s
         )
         entry.validated, entry.replayed = True, False
-        recorded = one.requested is not None and not suspect
-        self._request(trial, entry, key=one.key, recorded=recorded)
+        self._request(trial, entry, key=one.key, recorded=not suspect)
 
     # From a score to a result ------------------------------------------------------------------
 

@@ -35,14 +35,14 @@ def after(*events: Event) -> Engine:
 
 
 def test_a_validation_ends_once():
-    engine = after(reported(1), saved(1), requested(1))
+    engine = after(reported(1), saved(1, validates=True))
     engine.apply(ended(1))
     engine.apply(ended(1))
     assert engine.ran_s == 1.0 and list(engine.history.names) == ["accuracy"]
 
 
 def test_a_metric_that_is_never_a_number_is_named():
-    engine = after(reported(1), saved(1), requested(1), ended(1, 0.0, float("nan")))
+    engine = after(reported(1), saved(1, validates=True), ended(1, 0.0, float("nan")))
     assert engine.unscored == {"accuracy"} and engine.lacks({"loss": 1.0}) == ["accuracy"]
     for event in (reported(2), saved(2), requested(2), ended(2)):
         engine.apply(event)
