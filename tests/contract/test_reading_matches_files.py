@@ -467,7 +467,7 @@ def same(one: tunekit.Sweep, other: tunekit.Sweep) -> None:
     assert one.summary() == other.summary()
     assert one.timeline.spans() == other.timeline.spans()
     assert [r.trial_id for r in one.ranking()] == [r.trial_id for r in other.ranking()]
-    assert list(one.timeline.ancestry) == list(other.timeline.ancestry)
+    assert list(one.timeline.state.ancestry) == list(other.timeline.state.ancestry)
     assert one.sessions == other.sessions
 
 

@@ -24,8 +24,8 @@ from ray.tune.utils.log import set_verbosity
 
 from tunekit._ray.compat import become
 from tunekit._ray.controller import Controller
-from tunekit.core.engine import Engine
 from tunekit.core.metrics import VALIDATED_AT, is_reserved
+from tunekit.core.state import State
 
 # The metrics among which Tune looks for four to show; it counts those that are not shown, too.
 _MOST_INFERRED = 100
@@ -34,7 +34,7 @@ _MOST_INFERRED = 100
 class ProgressSource(Protocol):
     """Supply the status of a sweep's validations."""
 
-    engine: Engine  #: the state of the sweep
+    engine: State  #: the state of the sweep
 
     def progress(self) -> list[str]:
         """Return the status of the validations, line by line."""

@@ -530,27 +530,6 @@ def _fitted(value: Any, kind: Any) -> Any:
 # What a journal says about its sweep -------------------------------------------------------------
 
 
-def trials_cut_short(events: Iterable[Event]) -> set[str]:
-    """Return the trials that a time budget or ``fail_fast`` has stopped; a restore continues them.
-
-    Args:
-        events: The events of the sweep's journal, in order.
-
-    Example:
-        >>> cut = SessionCutShort(trial_ids=["a", "b"])
-        >>> sorted(trials_cut_short([cut, TrialEnded(trial_id="a")]))
-        ['b']
-    """
-    cut: set[str] = set()
-    for event in events:
-        match event:
-            case SessionCutShort():
-                cut.update(event.trial_ids)
-            case TrialEnded() | TrialErrored():
-                cut.discard(event.trial_id)
-    return cut
-
-
 def has_begun(events: Iterable[Event]) -> bool:
     """Return whether the sweep's trials have done anything, so that it must not start over.
 

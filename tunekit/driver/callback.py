@@ -25,7 +25,6 @@ from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating_controller import ValidatingController
 from tunekit._ray.worker_errors import fail_for_good
 from tunekit.config import ValidationConfig, check_config
-from tunekit.core.engine import Engine
 from tunekit.core.events import (
     Event,
     Home,
@@ -35,6 +34,7 @@ from tunekit.core.events import (
     TrialErrored,
 )
 from tunekit.core.shares import Shares, shares, total
+from tunekit.core.state import State
 from tunekit.core.timing import Clock, Pace
 from tunekit.core.validation import Status
 from tunekit.driver.reports import Reports
@@ -152,7 +152,7 @@ class ValidationCallback(tune.Callback):
         self._stop_pace = Pace(_STOP_SHARE, _STOP_INTERVAL_S)
         self._complained = ""
         #: The state of the sweep.
-        self.engine = Engine()
+        self.engine = State()
         #: Runs validations in processes.
         self.executor = executor or executor_of(config)
         #: How trials and validations share the cluster, as far as known.

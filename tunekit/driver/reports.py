@@ -21,7 +21,6 @@ from tunekit._ray.scheduler_kinds import exhausts, objectives_of, rule_for, time
 from tunekit._ray.stoppers import reads_metrics
 from tunekit._ray.validating_controller import ValidatingController, is_saved_at
 from tunekit.config import ValidationConfig
-from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
     Event,
@@ -42,8 +41,8 @@ from tunekit.core.metrics import (
     move_to_reported,
     sanitize_report,
 )
-from tunekit.core.open_reports import OpenReport
 from tunekit.core.queue import Entry, Queue, Stage
+from tunekit.core.state import Report, State
 from tunekit.core.validation import LAST_ALSO, Request, ValidationKey, is_selected
 from tunekit.core.values import finite_number
 from tunekit.driver.sweep_outcome import SweepOutcome
@@ -74,7 +73,7 @@ class Reports:
     """
 
     config: ValidationConfig
-    engine: Engine
+    engine: State
     validator: Validator
     outcome: SweepOutcome
     controller: ValidatingController
@@ -303,7 +302,7 @@ class Reports:
             self._newest[trial.trial_id] = entry.iteration, entry.metrics or {}
         return row
 
-    def request_again(self, trial: Trial, entry: Entry, one: OpenReport) -> None:
+    def request_again(self, trial: Trial, entry: Entry, one: Report) -> None:
         """Request a validation that has not ended, or that failed and is suspect.
 
         Tune may have processed the report in the latter case.

@@ -42,18 +42,16 @@ from tunekit.core.events import (
     TrialAdded,
     TrialEnded,
     TrialErrored,
-    TrialFailed,
     TrialResumed,
     TrialRetried,
     ValidationEnded,
     has_begun,
 )
 from tunekit.core.failures import format_missing
-from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import GENERATION, flatten
-from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Entry, Queue
-from tunekit.core.validation import FAILED, Status
+from tunekit.core.state import Report, State
+from tunekit.core.validation import Status
 from tunekit.core.values import as_json, encodable, sanitize
 from tunekit.driver.reports import VOID, Reports
 from tunekit.errors import JournalError
@@ -124,10 +122,6 @@ class Restore:
         self.saved: dict[str, Any] | None = None
         #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
         self.as_of = 0
-        # What Tune has not processed at the line being replayed.
-        self._open = OpenReports()
-        # The reports whose validations have failed, by the validations' names.
-        self._failed: dict[str, OpenReport] = {}
         # The line as of which the scheduler was saved.
         self._since = 0
         # The trials that the scheduler knows.
@@ -173,7 +167,8 @@ class Restore:
         self._trials, self._reports, self._scheduler = trials, reports, scheduler
         controller = reports.controller
         self._listeners = controller.callbacks  # which are silent during the replay
-        self._configs = Ancestry(e for e in self.past if isinstance(e, Exploited)).configs
+        end = State.after(self.past)
+        self._configs = end.ancestry.configs
         state = (self.saved or {}).get("scheduler")
         self._added = set(trials)
         if state is not None:
@@ -185,8 +180,8 @@ class Restore:
         # As Tune has restored them: whether errored ones continue is up to the user.
         given = {trial_id: trial.status for trial_id, trial in trials.items()}
         # With resume_unfinished=False, Tune ends trials that still have reports to process.
-        ended = _ended(self.past)
-        given_up = {name for name, status in given.items() if status == Trial.TERMINATED} - ended
+        given_up = {name for name, status in given.items() if status == Trial.TERMINATED}
+        given_up -= end.ended
         for trial_id in given_up:
             controller.set_status(trials[trial_id], Trial.PENDING)
         for trial_id in (self.saved or {}).get("paused", ()):
@@ -236,17 +231,13 @@ class Restore:
     def _apply_to_sweep(self, event: Event, trial: Trial | None) -> None:
         """Apply a line to the state of the sweep, which follows from the journal."""
         if isinstance(event, Processed) and trial is not None:
-            one = self._open.at(event)
+            one = self._reports.engine.open.at(event)
             if one is not None:
                 row = self._reports.restored(trial, self._entry(trial, one, then=True), event)
                 self._rows.setdefault(trial.trial_id, []).append(row)
                 if event.ranked and event.n <= self._since:
                     self._scheduler.recall(trial, flatten(row))
         self._reports.engine.apply(event)
-        self._open.apply(event)
-        one = self._open.at(event.key) if isinstance(event, ValidationEnded) else None
-        if one is not None and one.ended is not None and one.ended.status in FAILED:
-            self._failed[one.ended.id] = one
 
     def _apply_to_tune(self, event: Event, trial: Trial) -> None:
         """Apply a line to those that lack it: Tune's trial, the scheduler and the searcher."""
@@ -265,7 +256,7 @@ class Restore:
                     if isinstance(one, CheckpointPolicy):
                         one.due(trial, {**event.report, "config": self._config_of(trial, event)})
             case Processed():
-                one = self._open.at(event)
+                one = self._reports.engine.open.at(event)
                 if one is not None:
                     entry, new = self._entry(trial, one), event.n > self.as_of
                     # Decisions are recorded, not repeated, because a scheduler may decide at random
@@ -306,7 +297,7 @@ class Restore:
                 return row
         return {"training_iteration": event.iteration, "trial_id": event.donor_id}
 
-    def _entry(self, trial: Trial, one: OpenReport, *, then: bool = False) -> Entry:
+    def _entry(self, trial: Trial, one: Report, *, then: bool = False) -> Entry:
         """Return a report of the journal as an entry of a queue.
 
         Args:
@@ -314,16 +305,16 @@ class Restore:
             one: The report.
             then: Whether to return it as it was, with a checkpoint that has been deleted since.
         """
-        report = {**one.report.report, "config": self._config_of(trial, one.report)}
+        report = {**one.reported.report, "config": self._config_of(trial, one.reported)}
         checkpoint = None
         if one.saved is not None and (then or self._is_there(one.saved.checkpoint)):
             filesystem = trial.storage.storage_filesystem
             checkpoint = saved_at(one.saved.checkpoint, filesystem, report)
         return Entry(
             report,
-            iteration=one.report.place[1],
+            iteration=one.reported.place[1],
             validated=one.requested is not None,
-            decision_point=one.report.decision_point,
+            decision_point=one.reported.decision_point,
             last=self._reports.is_last(trial, report),
             checkpoint=checkpoint,
             metrics=one.metrics,
@@ -357,7 +348,6 @@ class Restore:
             given_up: The trials that end once their reports are processed.
         """
         trials, reports, controller = self._trials, self._reports, self._reports.controller
-        retried = _to_retry(past)
         for trial_id, trial in trials.items():
             status = given[trial_id]
             reports.engine.leases.touch(trial_id)
@@ -377,9 +367,9 @@ class Restore:
                     "Trial %s continues without %s, which no longer exists.", trial_id, path
                 )
             skip_existing(trial)
-            if trial_id in retried:
+            if (for_good := reports.engine.failed.get(trial_id)) is not None:
                 reports.emit(TrialRetried(trial_id=trial_id))
-                if retried[trial_id] and not traits_of(reports.scheduler).replays:
+                if for_good and not traits_of(reports.scheduler).replays:
                     reports.scheduler.on_trial_add(controller.wrapped(), trial)
         # Afterwards, because the trials must also skip the names of removed checkpoints.
         remove_left_over(trials.values(), past)
@@ -389,26 +379,27 @@ class Restore:
         for trial in trials.values():
             if not trial.is_finished():
                 self._queue_again(trial, ends=trial.trial_id in given_up)
-        for name in list(reports.engine.suspect):
-            one = self._failed.get(name)
-            if one is not None and one.saved is not None and self._is_there(one.saved.checkpoint):
+        for one in list(reports.engine.suspect.values()):
+            if one.saved is not None and self._is_there(one.saved.checkpoint):
                 trial = trials[one.key.trial_id]
                 reports.request_again(trial, self._entry(trial, one), one)
         under_way = {request.id for request in reports.validator.pool.pending()}
-        for name, request in list(reports.engine.unfinished.items()):
+        for name, one in list(reports.engine.unfinished.items()):
             if name in under_way:
                 continue
-            filesystem = trials[request.trial_id].storage.storage_filesystem
-            if exists(filesystem, request.checkpoint):  # its report was dropped
+            filesystem = trials[one.key.trial_id].storage.storage_filesystem
+            if exists(filesystem, one.checkpoint):  # its report was dropped
                 status, reason = Status.SKIPPED, VOID
             else:
-                status, reason = Status.FAILED, format_missing(request.checkpoint)
+                status, reason = Status.FAILED, format_missing(one.checkpoint)
             reports.ended(ValidationEnded(id=name, status=status.value, reason=reason))
 
     def _queue_again(self, trial: Trial, *, ends: bool) -> None:
         """Make a trial wait for its reports that Tune had not processed, then continue or end."""
         controller = self._reports.controller
-        entries = [(self._entry(trial, one), one) for one in self._open.of(trial.trial_id)]
+        entries = [
+            (self._entry(trial, one), one) for one in self._reports.engine.open.of(trial.trial_id)
+        ]
         while entries and entries[-1][0].checkpoint is None and not ends:
             entries.pop()  # the trial runs these iterations again: it resumes from its newest save
         if not entries:
@@ -424,28 +415,6 @@ class Restore:
         for entry, one in entries:
             self._reports.request_again(trial, entry, one)
         controller.advance(trial)
-
-
-def _ended(past: Sequence[Event]) -> set[str]:
-    """Return the trials that have ended."""
-    found: set[str] = set()
-    for event in past:
-        if isinstance(event, (TrialEnded, TrialErrored)):
-            found.add(event.trial_id)
-        elif isinstance(event, TrialRetried):
-            found.discard(event.trial_id)
-    return found
-
-
-def _to_retry(past: Sequence[Event]) -> dict[str, bool]:
-    """Return the trials whose restart is not recorded, and whether they had failed for good."""
-    found: dict[str, bool] = {}
-    for event in past:
-        if isinstance(event, (TrialFailed, TrialErrored)):
-            found[event.trial_id] = isinstance(event, TrialErrored)
-        elif isinstance(event, TrialRetried):
-            found.pop(event.trial_id, None)
-    return found
 
 
 def _with_objects(event: Exploited, trial: Trial) -> Exploited:

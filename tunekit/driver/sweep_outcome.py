@@ -10,11 +10,11 @@ from ray.tune.experiment import Trial
 from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit.config import ValidationConfig
-from tunekit.core.engine import Engine
 from tunekit.core.events import Event, SessionCutShort, ValidationEnded
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint
 from tunekit.core.metrics import flatten, format_names, user_metrics
 from tunekit.core.signatures import function_name
+from tunekit.core.state import State
 from tunekit.core.validation import Status
 from tunekit.core.values import format_value
 from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
@@ -33,7 +33,7 @@ class SweepOutcome:
         emit: Records and applies each event.
     """
 
-    def __init__(self, config: ValidationConfig, engine: Engine, emit: Callable[[Event], None]):
+    def __init__(self, config: ValidationConfig, engine: State, emit: Callable[[Event], None]):
         self._config, self._engine, self._emit = config, engine, emit
         #: The error that the sweep ends with, if any.
         self.error: TunekitError | None = None

@@ -17,11 +17,11 @@ from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.scheduler_kinds import rule_for, traits_of
 from tunekit._ray.validating_controller import ValidatingController
 from tunekit.config import ValidationConfig
-from tunekit.core.engine import Engine
 from tunekit.core.events import Event, Waited
 from tunekit.core.pool import Pool
 from tunekit.core.queue import UNMEASURED, Circumstances, Next, Process, Queue, Wait, what_next
 from tunekit.core.shares import Shares
+from tunekit.core.state import State
 from tunekit.core.timing import Clock, StartTimes
 from tunekit.messages.advice import resources_advice
 from tunekit.validating.executor import Executor
@@ -49,7 +49,7 @@ class Waiting(Hosts):
     """
 
     config: ValidationConfig
-    engine: Engine
+    engine: State
     validator: Validator
     clock: Clock
     controller: ValidatingController
