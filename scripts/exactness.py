@@ -131,7 +131,7 @@ def clones(folder, seeds):
         _, versions, validation = sweep(
             pbt(), folder / f"ours{seed}", seed, validated=True, trials=8
         )
-        exact = [versions.is_exact(exploit) for exploit in validation.ledger.engine.ancestry]
+        exact = [versions.is_exact(exploit) for exploit in validation.ledger.state.ancestry]
         ours[0] += sum(found is not None for found in exact)
         ours[1] += sum(found is True for found in exact)
     return stock, ours

@@ -44,7 +44,7 @@ from ray.util.placement_group import placement_group_table  # noqa: E402
 import tunekit  # noqa: E402
 from tests.support import forked_workers  # noqa: E402
 from tests.support.invariants import check_journal  # noqa: E402
-from tunekit.core.events import AttemptStarted, TrialRetried, ValidationEnded  # noqa: E402
+from tunekit.core.events import AttemptBegan, TrialRetried, ValidationEnded  # noqa: E402
 from tunekit.journal.journal import events_in  # noqa: E402
 
 KILL, TERM = signal.SIGKILL, signal.SIGTERM
@@ -455,7 +455,7 @@ def ran(case: Case, folder: Path) -> tuple[list[Any], list[str]]:
         wrong.append(f"is left: {outcome['left']}, {after}")
     events = events_in(folder / "sweep")
     retried = sum(isinstance(event, TrialRetried) for event in events)
-    again = sum(isinstance(event, AttemptStarted) and event.attempt > 1 for event in events)
+    again = sum(isinstance(event, AttemptBegan) and event.attempt > 1 for event in events)
     ends = [event for event in events if isinstance(event, ValidationEnded)]
     reasons = [event.reason for event in ends if event.status != "validated"]
     scores = len(ends) - len(reasons)

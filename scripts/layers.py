@@ -1,9 +1,9 @@
-"""Draw the map in CONTRIBUTING.md: tunekit's folders and files, from the top down.
+"""Draw the maps in CONTRIBUTING.md: tunekit's folders and files, and the calls of a step.
 
-    python scripts/layers.py    # puts it into CONTRIBUTING.md
+    python scripts/layers.py    # puts them into CONTRIBUTING.md
 
-Each is above all that it imports. Of its imports, the map has those that none of the others imports
-in turn.
+Each folder or file is above all that it imports. Of its imports, the map has those that none of the
+others imports in turn. A step has the parts that ``Run.step`` lists, in order.
 """
 
 from __future__ import annotations
@@ -49,10 +49,30 @@ def drawn() -> str:
     return "\n".join(rows)
 
 
+def steps() -> str:
+    """Return the parts of a step as a table: why each stands where it does, and what it calls."""
+    text = (PACKAGE / "driver" / "run.py").read_text()
+    run = next(one for one in ast.parse(text).body if isinstance(one, ast.ClassDef))
+    methods = {one.name: one for one in run.body if isinstance(one, ast.FunctionDef)}
+    lines, rows = text.splitlines(), ["| part | why there | calls |", "|---|---|---|"]
+    for call in methods["step"].body[1:]:
+        name = ast.unparse(call).removeprefix("self.").partition("(")[0]
+        above = lines[call.lineno - 2].strip()
+        why = above.removeprefix("# ") if above.startswith("#") else ""
+        body = methods.get(name, call)
+        found = [ast.unparse(one.func) for one in ast.walk(body) if isinstance(one, ast.Call)]
+        asked = dict.fromkeys(one.removeprefix("self.") for one in found if one.count(".") > 1)
+        label = name.lstrip("_").replace("_", " ").replace(".", ": ")
+        rows.append(f"| {label} | {why} | {', '.join(f'`{one}`' for one in asked)} |")
+    return "\n".join(rows)
+
+
 def rewritten(page: str) -> str:
-    """Return the page with the current map."""
-    where = "(?<=<!-- begin: layers -->\n).*?(?=<!-- end: layers -->)"
-    return re.sub(where, lambda _: f"\n{drawn()}\n\n", page, count=1, flags=re.S)
+    """Return the page with the current maps."""
+    for name, table in {"layers": drawn(), "steps": steps()}.items():
+        where = f"(?<=<!-- begin: {name} -->\n).*?(?=<!-- end: {name} -->)"
+        page = re.sub(where, f"\n{table}\n\n".replace("\\", "\\\\"), page, count=1, flags=re.S)
+    return page
 
 
 if __name__ == "__main__":

@@ -1,7 +1,4 @@
-"""Schedulers in addition to Tune's own; they also work with a plain ``ray.tune.Tuner``.
-
-To add one, derive from :class:`SchedulerBase`, whose properties describe how it decides.
-"""
+"""Schedulers in addition to Tune's own; they also work with a plain ``ray.tune.Tuner``."""
 
 from __future__ import annotations
 
@@ -21,7 +18,7 @@ from tunekit.core.pareto import Point
 from tunekit.errors import ConfigError
 from tunekit.messages.problems import Problems
 
-__all__ = ["MOASHA", "PromotionASHA", "SchedulerBase", "Traits"]
+__all__ = ["MOASHA", "PromotionASHA"]
 
 _DECISIONS = {
     RungAction.CONTINUE: TrialScheduler.CONTINUE,

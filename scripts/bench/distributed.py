@@ -28,7 +28,7 @@ from ray.tune.schedulers import FIFOScheduler, PopulationBasedTraining
 
 import tunekit
 from scripts.bench.harness import arguments, start_ray
-from tunekit.core.events import ValidationEnded, ValidationRequested
+from tunekit.core.events import CheckpointSaved, ValidationEnded
 from tunekit.core.metrics import GENERATION
 from tunekit.journal.journal import events_in
 
@@ -146,7 +146,7 @@ def validations(count):
         with tempfile.TemporaryDirectory() as folder:
             config = tunekit.ValidationConfig(**how, on_pending="wait")
             results = fit(folder, trainer(length=count), validation_config=config)
-            asked = {event.id: event.time for event in events(results, ValidationRequested)}
+            asked = {event.id: event.time for event in events(results, CheckpointSaved)}
             waits = [e.time - asked[e.id] - OWN_S for e in events(results, ValidationEnded)]
             ours = statistics.median(waits)
         shown = f"{stock:8.2f}" if stock is not None else f"{'':8}"

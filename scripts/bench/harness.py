@@ -18,14 +18,12 @@ from ray import tune
 
 from tunekit.core.events import (
     AttemptBegan,
-    AttemptStarted,
     CheckpointSaved,
     Event,
     Processed,
     Reported,
     TrialAdded,
     ValidationEnded,
-    ValidationRequested,
 )
 from tunekit.core.metrics import GENERATION
 
@@ -119,10 +117,8 @@ def validated(trial_id: str, iteration: int, accuracy: float, time: float) -> li
     place = {"id": own, "trial_id": trial_id, "iteration": iteration}
     return [
         Reported(time=time, trial_id=trial_id, report=report),
-        CheckpointSaved(time=time, checkpoint=f"./{checkpoint}", **place),
-        ValidationRequested(time=time, checkpoint=f"./{checkpoint}", **place),
-        AttemptStarted(time=time, id=own, attempt=1),
-        AttemptBegan(time=time + 0.1, id=own, attempt=1),
+        CheckpointSaved(time=time, checkpoint=f"./{checkpoint}", validates=True, **place),
+        AttemptBegan(time=time + 0.1, id=own, attempt=1, after_s=0.1),
         ValidationEnded(time=time + 0.5, id=own, attempts=1, **outcome),
         Processed(time=time + 0.6, ranked=True, checkpoint=f"./{checkpoint}", **place),
     ]

@@ -172,7 +172,7 @@ class VirtualSweep:
             del _sweeps[id(self)]
         self.validations = len(self.scores)
         if validation is not None:
-            counts = validation.ledger.engine.counts
+            counts = validation.ledger.state.counts
             self.validations, self.skipped = counts["validated"], counts["skipped"]
         return self
 

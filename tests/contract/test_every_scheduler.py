@@ -82,7 +82,7 @@ def check_contract(ran: Ran) -> None:
 
 def check_leases(ran: Ran) -> None:
     """Only checkpoints that trials would be restored from are leased."""
-    for path in ran.validation.ledger.engine.leases:
+    for path in ran.validation.ledger.state.leases:
         restarts = [t for t in ran.trials if t.checkpoint and t.checkpoint.path == path]
         assert restarts, path
         assert Path(path).exists()

@@ -59,7 +59,7 @@ def test_no_infeasible_score_beats_a_feasible_one(tmp_path, name, on_pending):
         assert heard is None or heard in {told(s, i) for (_, i), s in scores[index].items()}
     # What people see is what was validated.
     indices = {trial.trial_id: index_of(trial) for trial in ran.trials}
-    for exploit in ran.validation.ledger.engine.ancestry if name != "pbt-replay" else ():
+    for exploit in ran.validation.ledger.state.ancestry if name != "pbt-replay" else ():
         place = exploit.donor_generation, exploit.iteration
         assert exploit.score == scores[indices[exploit.donor_id]][place]
     for trial in ran.trials:

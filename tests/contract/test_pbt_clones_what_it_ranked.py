@@ -51,7 +51,7 @@ def run(folder: Path, *, seed: int = 0, synch: bool = False, **options) -> tuple
 def check_exact(ran: Ran, versions: Versions) -> int:
     """Every clone that went on did so from what was scored, with the donor's hyperparameters."""
     exact = 0
-    for exploit in ran.validation.ledger.engine.ancestry:
+    for exploit in ran.validation.ledger.state.ancestry:
         assert versions.is_exact(exploit) is not False, exploit
         exact += bool(versions.is_exact(exploit))
         assert exploit.old_config.keys() == exploit.config.keys() == exploit.donor_config.keys()
@@ -102,7 +102,7 @@ def test_a_checkpoint_stays_as_long_as_it_may_be_cloned(tmp_path, keep):
 def test_scores_of_a_former_generation_are_recorded_but_decide_nothing(tmp_path):
     ran, _ = run(tmp_path, seed=1, trials=8)
     scores, late = ran.scores(), 0
-    for exploit in ran.validation.ledger.engine.ancestry:
+    for exploit in ran.validation.ledger.state.ancestry:
         [trial] = [t for t in ran.trials if t.trial_id == exploit.trial_id]
         index = index_of(trial)
         former = [p for p in scores[index] if p[0] == exploit.generation - 1]
@@ -119,7 +119,7 @@ def test_the_lineage_shows_where_weights_came_from(tmp_path):
     )
     lineage = ran.validation.lineage
     table = lineage.to_dataframe()
-    assert len(table) == len(lineage) == len(ran.validation.ledger.engine.ancestry) > 5
+    assert len(table) == len(lineage) == len(ran.validation.ledger.state.ancestry) > 5
     # The journal tells the same, without the sweep.
     read_back = tunekit.load(tmp_path / "sweep").lineage
     pd.testing.assert_frame_equal(read_back.to_dataframe(), table)
@@ -144,7 +144,7 @@ def test_pb2_searches_by_itself(tmp_path, monkeypatch):
     base = case.make(tmp_path / "made")
     options = {"trials": 4, "stop": {"training_iteration": 5}, **case.options()}
     ran = sweep(tmp_path, base, on_pending="wait", trainable=Endless, **options)
-    exploits = list(ran.validation.ledger.engine.ancestry)
+    exploits = list(ran.validation.ledger.state.ancestry)
     assert exploits and all(0 <= exploit.config["lr"] <= 1 for exploit in exploits)
     assert set(ran.lengths().values()) == {5}
 

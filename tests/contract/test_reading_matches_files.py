@@ -54,6 +54,7 @@ def pbt(folder: Path, **options: Any) -> Ran:
 
 # What a line leaves out has its default.
 DEFAULTS = {"generation": 0, "ranked": False, "decision": "CONTINUE", "finished": False}
+DEFAULTS |= {"validates": False, "after_s": 0.0}
 
 
 class Raw:
@@ -71,6 +72,9 @@ class Raw:
 
     def of(self, event: str) -> list[dict]:
         return [line for line in self.lines if line["event"] == event]
+
+    def requests(self) -> list[dict]:
+        return [line for line in self.of("checkpoint_saved") if line["validates"]]
 
     def before(self, n: int, event: str) -> list[dict]:
         return [line for line in self.of(event) if line["n"] < n]
@@ -144,7 +148,7 @@ def test_the_table_of_trials(both):
         for name, place in (("best", best), ("last", last)):
             [saved] = [
                 line["checkpoint"]
-                for line in raw.of("validation_requested")
+                for line in raw.requests()
                 if line["id"].startswith(f"{trial}:{place[0]}:{place[1]}:")
             ]
             assert row[f"{name}_checkpoint"] == str(raw.home / saved.removeprefix("./"))
@@ -158,20 +162,20 @@ def test_the_table_of_trials(both):
 def test_the_table_of_validations(both):
     raw, loaded = both
     table = loaded.validations.set_index("id")
-    assert list(table.index) == [line["id"] for line in raw.of("validation_requested")]
+    assert list(table.index) == [line["id"] for line in raw.requests()]
     for line in raw.of("validation_ended"):
         row = table.loc[line["id"]]
-        [requested] = [one for one in raw.of("validation_requested") if one["id"] == line["id"]]
+        [requested] = [one for one in raw.requests() if one["id"] == line["id"]]
         if line["status"] == "skipped":  # it was trained past a decision
             assert line["id"] not in {one["id"] for one in raw.of("processed")}
             continue
-        started = [one for one in raw.of("attempt_started") if one["id"] == line["id"]][-1]
+        began = [one for one in raw.of("attempt_began") if one["id"] == line["id"]][-1]
         assert (row.requested, row.started, row.ended) == tuple(
-            map(at, (requested["time"], started["time"], line["time"]))
+            map(at, (requested["time"], began["time"] - began["after_s"], line["time"]))
         )
         assert (row.status, row.attempts, row.ran_s) == (
             line["status"],
-            started["attempt"],
+            began["attempt"],
             line["ran_s"],
         )
         place = (row.trial_id, row.generation, row.iteration)
@@ -463,7 +467,7 @@ def same(one: tunekit.Sweep, other: tunekit.Sweep) -> None:
     assert one.summary() == other.summary()
     assert one.timeline.spans() == other.timeline.spans()
     assert [r.trial_id for r in one.ranking()] == [r.trial_id for r in other.ranking()]
-    assert list(one.timeline.ancestry) == list(other.timeline.ancestry)
+    assert list(one.timeline.state.ancestry) == list(other.timeline.state.ancestry)
     assert one.sessions == other.sessions
 
 

@@ -14,11 +14,10 @@ from tests.support.journals import read, scores_of
 from tests.support.schedulers import asha, every_case, pbt, promotion, seed_all, space
 from tests.support.sweeps import LENGTH, Endless, SavesWhen, index_of, quality, sweep
 from tunekit import EveryIterations
-from tunekit.core.decision_points import Rungs
-from tunekit.core.events import Processed, ValidationRequested
+from tunekit.core.events import CheckpointSaved, Processed
 from tunekit.driver.shell import VOID
 from tunekit.journal.journal import events_in
-from tunekit.schedulers import PromotionASHA, SchedulerBase, Traits
+from tunekit.schedulers import PromotionASHA
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -58,18 +57,6 @@ def test_the_same_is_decided_with_four_checkpoints_as_with_27(tmp_path, make):
     assert 27 in few.lengths().values()
 
 
-class StopAt(SchedulerBase):
-    """A scheduler of a user's own."""
-
-    traits = Traits(at_times=True, clones=False, pauses=False)
-
-    def rule(self, trial):
-        return Rungs((self.max_t,))
-
-    def on_trial_result(self, tune_controller, trial, result):
-        return self.STOP if result[self.time_attr] >= self.max_t else self.CONTINUE
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     ("base", "decides"),
@@ -78,9 +65,8 @@ class StopAt(SchedulerBase):
         (ASHAScheduler(max_t=81, grace_period=4, reduction_factor=4), {4, 16, 27}),
         (pbt(perturbation_interval=4, quantile_fraction=0.0), {*range(4, 27, 4), 27}),
         (FIFOScheduler(), {27}),
-        (StopAt("training_iteration", "accuracy", "max", max_t=9), {9}),
     ],
-    ids=["asha", "asha-that-does-not-end-it", "pbt", "nothing-decides", "a-users-own"],
+    ids=["asha", "asha-that-does-not-end-it", "pbt", "nothing-decides"],
 )
 def test_where_trials_train_on_only_what_decides_is_validated_and_the_end(tmp_path, base, decides):
     late = {"validation_s": lambda attempt: 2.5, "stop": {"training_iteration": 27}}
@@ -275,7 +261,7 @@ def test_a_validation_starts_in_the_step_in_which_its_checkpoint_is_there(tmp_pa
     while not ran.sweep.controller.is_finished() and len(begun) < 6:
         ran.sweep.step()
         events = list(events_in(ran.home))
-        requested = [event.id for event in events if isinstance(event, ValidationRequested)]
+        requested = [event.id for event in events if isinstance(event, CheckpointSaved)]
         begun = [attempt.request.id for attempt in ran.executor.started]
         assert begun == requested
     assert len(begun) == 6

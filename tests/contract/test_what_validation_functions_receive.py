@@ -130,5 +130,5 @@ def test_validation_receives_the_hyperparameters_of_the_checkpoint(tmp_path, on_
 
     ran, kills = run_killed(tmp_path, make, (moments.randrange(70, 210) for _ in range(3)))
     assert kills and len(asked) >= 40
-    assert len(ran.validation.ledger.engine.ancestry) >= 2, "exploits have changed hyperparameters"
+    assert len(ran.validation.ledger.state.ancestry) >= 2, "exploits have changed hyperparameters"
     assert [told for told, _ in asked] == [lies for _, lies in asked]

@@ -259,7 +259,7 @@ def check_disk(ran: Ran) -> None:
         assert not gone, f"{trial}: a checkpoint that Tune knows was deleted: {gone}"
         if trial.checkpoint and not trial.is_finished():
             assert Path(trial.checkpoint.path).exists(), f"{trial} would be restored from nothing"
-    assert all(Path(path).exists() for path in ran.validation.ledger.engine.leases), (
+    assert all(Path(path).exists() for path in ran.validation.ledger.state.leases), (
         "it may be cloned"
     )
     for _, metadata in ran.sweep.controller._get_trial_checkpoints().values():
@@ -298,7 +298,7 @@ def check_left(ran: Ran, keep: int | None) -> None:
 
     What is leased is what a trial would be restored from.
     """
-    tune, leases = ran.validation.run.controller, {*ran.validation.ledger.engine.leases}
+    tune, leases = ran.validation.run.controller, {*ran.validation.ledger.state.leases}
     assert not (
         ran.validation.run.sweep.queues
         or tune.queues.waiting_in_place

@@ -156,7 +156,7 @@ def test_a_worker_that_dies_costs_what_came_after_its_last_checkpoint(tmp_path):
         table = result.metrics_dataframe
         assert table["training_iteration"].tolist() == [1, 2, 3, 4]
         assert (table["version"] % 1000).tolist() == [1, 2, 3, 4]
-    requested = [event["iteration"] for event in events(results, "validation_requested")]
+    requested = [event["iteration"] for event in events(results, "checkpoint_saved")]
     assert requested == [1, 2, 3, 4] * 2, "nothing is validated twice"
 
 

@@ -183,7 +183,7 @@ def test_validations_run_beside_training(tmp_path):
     )
     assert not results.errors
     first_score = min(e["time"] for e in events(results, "validation_ended"))
-    last_checkpoint = max(e["time"] for e in events(results, "validation_requested"))
+    last_checkpoint = max(e["time"] for e in events(results, "checkpoint_saved"))
     assert first_score < last_checkpoint, "training did not wait"
 
 

@@ -32,8 +32,8 @@ def reported(
     return Reported(time=at, trial_id=trial, report=report)
 
 
-def saved(iteration: int, at: float = 0.0, **where: Any) -> Event:
-    return CheckpointSaved(time=at, **named(iteration, **where))
+def saved(iteration: int, at: float = 0.0, *, validates: bool = False, **where: Any) -> Event:
+    return CheckpointSaved(time=at, validates=validates, **named(iteration, **where))
 
 
 def requested(iteration: int, at: float = 0.0, **where: Any) -> Event:

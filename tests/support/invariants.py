@@ -11,7 +11,9 @@ from typing import Any
 from ray.tune.experiment import Trial
 
 from tunekit.core.events import (
+    AttemptBegan,
     AttemptStarted,
+    CheckpointSaved,
     Event,
     Exploited,
     Processed,
@@ -19,7 +21,7 @@ from tunekit.core.events import (
     ValidationRequested,
 )
 from tunekit.core.queue import Next, Queue
-from tunekit.core.report import State
+from tunekit.core.report import Stage
 from tunekit.core.validation import FAILED, ValidationKey
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.run import Run
@@ -71,19 +73,19 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
         AssertionError: If one of these does not hold; names the offending line.
 
     Example:
-        >>> from tunekit.core.events import ValidationEnded, ValidationRequested
-        >>> requested = ValidationRequested(n=1, trial_id="a", id="a:0:1:1")
-        >>> check_journal([requested])
+        >>> saved = CheckpointSaved(n=1, trial_id="a", id="a:0:1:1", validates=True)
+        >>> began = AttemptBegan(n=2, id="a:0:1:1", attempt=1)
+        >>> check_journal([saved, began])
         Traceback (most recent call last):
         AssertionError: lost: a:0:1:1
-        >>> ended = ValidationEnded(n=2, id="a:0:1:1", status="validated", metrics={"x": 1})
-        >>> check_journal([requested, ended]).scores
+        >>> scored = {"status": "validated", "metrics": {"x": 1}, "attempts": 1}
+        >>> check_journal([saved, began, ValidationEnded(n=3, id="a:0:1:1", **scored)]).scores
         {'a:0:1': {'x': 1}}
     """
     summary = JournalSummary()
     requested: set[str] = set()
     ended: dict[str, ValidationEnded] = {}
-    started: Counter[tuple[str, int]] = Counter()
+    begun: Counter[tuple[str, int]] = Counter()
     newest: dict[str, tuple[int, int]] = {}
     last = 0
 
@@ -95,19 +97,20 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
         rule(event.n > last, "out of order", event)
         last = event.n
         match event:
-            case ValidationRequested():
+            case ValidationRequested() | CheckpointSaved(validates=True):
                 earlier = ended.pop(event.id, None)
                 failed = earlier is not None and earlier.status in FAILED
                 rule(event.id not in requested or failed, "requested twice", event)
                 requested.add(event.id)
-            case AttemptStarted():
+            case AttemptStarted() | AttemptBegan():
                 due = event.id in requested and event.id not in ended
                 rule(due, "computed twice", event)
-                started[event.id, event.attempt] += 1
+                begun[event.id, event.attempt] += isinstance(event, AttemptBegan)
             case ValidationEnded():
                 rule(event.id in requested and event.id not in ended, "ended twice", event)
                 ended[event.id] = event
                 if event.status == "validated":
+                    rule(begun[event.id, event.attempts] > 0, "has not begun", event)
                     summary.scores[place_of(event.id)] = event.metrics
             case Processed():
                 known, trial = ended.get(event.id), event.trial_id
@@ -123,7 +126,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
     lost = sorted(requested - ended.keys())
     if lost:
         raise AssertionError(f"lost: {', '.join(lost)}")
-    summary.running = sum(count - 1 for count in started.values())
+    summary.running = sum(count - 1 for count in begun.values() if count)
     return summary
 
 
@@ -149,10 +152,10 @@ def broken(sweep: Run) -> Iterator[str]:
     under_way = {one.id for one in sweep.validator.pool.pending()}
     if queues.closing:
         return  # what waits stays pending
-    for name in sweep.engine.unfinished.keys() ^ under_way:
+    for name in sweep.state.unfinished.keys() ^ under_way:
         yield f"{name} is requested but not validated, or the other way round"
     waiting_for = sweep.sweep.queues
-    scoring = sum(one.state is State.SCORING for queue in waiting_for.values() for one in queue)
+    scoring = sum(one.stage is Stage.SCORING for queue in waiting_for.values() for one in queue)
     # Of reports that were processed before a restore.
     alone = sum(
         report not in sweep.sweep.queue_of(ValidationKey.parse(name).trial_id)
@@ -188,5 +191,5 @@ def broken_in(queue: Queue) -> Iterator[str]:
         if entry.last:
             yield f"iteration {entry.iteration} was its last, but it has reported again"
     for entry in queue:
-        if entry.state is State.SCORING and entry.checkpoint is None:
+        if entry.stage is Stage.SCORING and entry.checkpoint is None:
             yield f"iteration {entry.iteration} has no checkpoint, but is validated"

@@ -322,7 +322,7 @@ def given_pbt(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) ->
     )
     space = {"lr": tune.loguniform(1e-4, 1e-1)}
     ran = sweep(folder, pbt, on_pending="wait", param_space=space, trials=8)
-    tuner.validation.ledger.engine = ran.validation.ledger.engine
+    tuner.validation.ledger.state = ran.validation.ledger.state
     names["trial_id"] = tuner.validation.lineage.to_dataframe().trial_id[0]
     yield
     assert len(names["lineage"].ancestors(names["trial_id"])) >= 1

@@ -231,7 +231,7 @@ def test_a_full_disk_loses_nothing_and_says_what_to_do(tmp_path, monkeypatch, do
 
 @pytest.mark.parametrize("kind", ["s3", "hdfs"])
 def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, kind):
-    events = [Reported(n=2, trial_id="a", report={})]
+    events = [Reported(n=2, trial_id="a", report={"training_iteration": 1})]
     state = SavedState("s", 1, STATE, b"settings")
     for left in itertools.count():
         store = Store(kind)

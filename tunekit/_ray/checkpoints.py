@@ -22,7 +22,7 @@ from ray.tune.experiment import Trial
 from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit._ray.storage import changed_at, paths_in
-from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded, ValidationRequested
+from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded
 from tunekit.core.metrics import flatten
 from tunekit.core.retention import orphaned, rank, surplus
 from tunekit.core.values import finite_number
@@ -91,7 +91,7 @@ def remove_left_over(trials: Iterable[Trial], events: Iterable[Event]) -> None:
         match event:
             case TrialAdded():
                 added[event.trial_id] = event.time
-            case CheckpointSaved() | ValidationRequested() | Exploited():
+            case CheckpointSaved() | Exploited():
                 known.add(event.checkpoint)
     for trial in trials:
         if trial.trial_id in added and not trial.is_finished():

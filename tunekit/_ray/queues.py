@@ -17,7 +17,7 @@ from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 from tunekit._ray.pickles import portable
 from tunekit.core.metrics import VALIDATION_KEY, sanitize_report
 from tunekit.core.queue import Circumstances, Next, Queue
-from tunekit.core.report import Report, State
+from tunekit.core.report import Report, Stage
 from tunekit.errors import TunekitError
 
 
@@ -53,7 +53,7 @@ class Queues:
         reached = trial.run_metadata.last_result.get(TRAINING_ITERATION, 0)
         for report in self.of(trial):
             reached = report.iteration
-            if saved and report.state is State.SAVING:
+            if saved and report.stage is Stage.SAVING:
                 break
         if saved:  # the rest is in the queue
             own = result.get(TRAINING_ITERATION)

@@ -11,7 +11,7 @@ from typing import Any
 
 from tunekit.core.metrics import GENERATION, ITERATION, flatten, is_reserved
 from tunekit.core.ranking import Ranked
-from tunekit.core.timeline import Span
+from tunekit.core.summaries import Span
 from tunekit.core.values import finite_number
 from tunekit.reading.sweep import Sweep
 

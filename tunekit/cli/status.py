@@ -13,7 +13,7 @@ from tunekit.cli.layout import WIDTH, format_table, truncate
 from tunekit.core.failures import format_checkpoint
 from tunekit.core.metrics import flatten
 from tunekit.core.ranking import Ranked
-from tunekit.core.timeline import shown_status
+from tunekit.core.summaries import shown_status
 from tunekit.core.validation import PENDING
 from tunekit.messages.formatting import (
     differing_names,

@@ -223,7 +223,7 @@ class CheckpointSaved(CheckpointEvent, frozen=True, kw_only=True):
     """A trial saved a checkpoint at a reported iteration.
 
     Attributes:
-        validates: Whether it will be validated.
+        validates: Whether this also requests its validation.
         kwargs: The report's keyword arguments for the validation.
         timeout_s: The report's time limit for the validation, in seconds, if any.
     """
@@ -289,19 +289,36 @@ class Exploited(TrialEvent, frozen=True, kw_only=True):
 
 
 class ValidationRequested(CheckpointEvent, frozen=True, kw_only=True):
-    """A checkpoint will be validated."""
+    """A checkpoint will be validated that was saved earlier.
+
+    Its trial has ended with it, it has failed and is validated again after a restore, or it is not
+    a running sweep that validates it.
+    """
 
 
-class AttemptStarted(ValidationEvent, frozen=True, kw_only=True):
-    """An attempt, counted from 1, was handed to Ray."""
+class AttemptEvent(ValidationEvent, frozen=True, kw_only=True):
+    """An event of an attempt.
+
+    Attributes:
+        attempt: Its number, counted from 1.
+        after_s: Seconds since it was handed to Ray.
+    """
 
     attempt: _Count
+    after_s: _Seconds = 0.0
+
+    @property
+    def started(self) -> float:
+        """Return when it was handed to Ray, in seconds since the epoch."""
+        return self.time - self.after_s
 
 
-class AttemptBegan(ValidationEvent, frozen=True, kw_only=True):
-    """An attempt, counted from 1, has its resources and runs."""
+class AttemptStarted(AttemptEvent, frozen=True, kw_only=True):
+    """An attempt was handed to Ray a while ago and has not begun, or has failed before it did."""
 
-    attempt: _Count
+
+class AttemptBegan(AttemptEvent, frozen=True, kw_only=True):
+    """An attempt has its resources and runs."""
 
 
 class ValidationEnded(ValidationEvent, frozen=True, kw_only=True):
@@ -511,27 +528,6 @@ def _fitted(value: Any, kind: Any) -> Any:
 
 
 # What a journal says about its sweep -------------------------------------------------------------
-
-
-def trials_cut_short(events: Iterable[Event]) -> set[str]:
-    """Return the trials that a time budget or ``fail_fast`` has stopped; a restore continues them.
-
-    Args:
-        events: The events of the sweep's journal, in order.
-
-    Example:
-        >>> cut = SessionCutShort(trial_ids=["a", "b"])
-        >>> sorted(trials_cut_short([cut, TrialEnded(trial_id="a")]))
-        ['b']
-    """
-    cut: set[str] = set()
-    for event in events:
-        match event:
-            case SessionCutShort():
-                cut.update(event.trial_ids)
-            case TrialEnded() | TrialErrored():
-                cut.discard(event.trial_id)
-    return cut
 
 
 def has_begun(events: Iterable[Event]) -> bool:

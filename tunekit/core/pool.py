@@ -249,8 +249,8 @@ class Pool:
         """Return the attempts to start now in the processes of their waiting trials.
 
         Those whose scores the scheduler will use come first, with older ones that Tune gets before
-        them. If another trial could use a waiting trial's slot, that is better,
-        unless a validation would have to wait for more than one other.
+        them. If another trial could use the slot of a waiting one, a validation rather waits for
+        one that runs elsewhere; those that would wait for more than one run in their trials.
 
         Args:
             hosts: The trials that wait and whose processes can run a validation.

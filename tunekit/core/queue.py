@@ -10,7 +10,7 @@ from collections import deque
 from enum import Enum
 from typing import Any, NamedTuple
 
-from tunekit.core.report import Report, State, Wants
+from tunekit.core.report import Report, Stage, Wants
 
 #: The values of ``ValidationConfig(on_pending=...)``.
 ON_PENDING = ("auto", "wait", "continue")
@@ -36,10 +36,10 @@ class Queue(deque[Report]):
         A trial that restarts runs these iterations again. One that does not keeps them.
         """
         void = []
-        while restarts and self and self[-1].state is State.SAVING:
+        while restarts and self and self[-1].stage is Stage.SAVING:
             void.append(self.pop())
         for report in self:
-            if report.state is State.SAVING:
+            if report.stage is Stage.SAVING:
                 report.lost()
         if restarts:
             self.continues()
@@ -53,7 +53,7 @@ class Queue(deque[Report]):
 
     def take(self) -> Report | None:
         """Remove and return the oldest report if nothing is still to come; otherwise, None."""
-        return self.popleft() if self and self[0].state is State.READY else None
+        return self.popleft() if self and self[0].stage is Stage.READY else None
 
     def drop(self) -> list[Report]:
         """Remove and return all reports: a decision on an older one has made them void."""
@@ -79,7 +79,7 @@ class Queue(deque[Report]):
     @property
     def saves(self) -> bool:
         """Return whether a report is being saved, after which the trial will be resumable."""
-        return any(report.state is State.SAVING for report in self)
+        return any(report.stage is Stage.SAVING for report in self)
 
     @property
     def failed(self) -> bool:
@@ -89,7 +89,7 @@ class Queue(deque[Report]):
     @property
     def decisions(self) -> int:
         """Return the number of pending scores that the scheduler will use."""
-        if all(report.state is State.READY for report in self):
+        if all(report.stage is Stage.READY for report in self):
             return 0  # they wait for the first score of the sweep
         return sum(report.decision_point is not None for report in self)
 
@@ -257,7 +257,7 @@ def what_next(
         decisions = queue.decisions
         if now.on_pending == "wait":
             waits = any(
-                report.wants is Wants.SCORE and report.state is not State.READY for report in queue
+                report.wants is Wants.SCORE and report.stage is not Stage.READY for report in queue
             )
         else:
             hedges = decisions == 1

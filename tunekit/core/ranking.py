@@ -10,7 +10,8 @@ from typing import Any
 
 from tunekit.core.metrics import flatten
 from tunekit.core.pareto import Point, pareto_front
-from tunekit.core.timeline import ScoredCheckpoint, Timeline, TrialSummary
+from tunekit.core.summaries import ScoredCheckpoint, TrialSummary
+from tunekit.core.timeline import Timeline
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any
 
 
-class State(Enum):
+class Stage(Enum):
     """How far a report has come on its way to Tune."""
 
     SAVING = "saving"  #: its checkpoint is being saved
@@ -32,24 +32,24 @@ class Wants(Enum):
 
 
 #: Each move there is: from a state, after a fact, to one of some states.
-MOVES: Mapping[tuple[State, str], tuple[State, ...]] = {
-    (State.SAVING, "saved"): (State.SCORING, State.OPEN, State.READY),
-    (State.SAVING, "lost"): (State.READY,),
-    (State.OPEN, "continued"): (State.READY,),
-    (State.OPEN, "ended"): (State.SAVING, State.SCORING, State.READY),
-    (State.SCORING, "scored"): (State.READY,),
-    (State.READY, "requested"): (State.SCORING,),
-    (State.READY, "given"): (State.GIVEN,),
+MOVES: Mapping[tuple[Stage, str], tuple[Stage, ...]] = {
+    (Stage.SAVING, "saved"): (Stage.SCORING, Stage.OPEN, Stage.READY),
+    (Stage.SAVING, "lost"): (Stage.READY,),
+    (Stage.OPEN, "continued"): (Stage.READY,),
+    (Stage.OPEN, "ended"): (Stage.SAVING, Stage.SCORING, Stage.READY),
+    (Stage.SCORING, "scored"): (Stage.READY,),
+    (Stage.READY, "requested"): (Stage.SCORING,),
+    (Stage.READY, "given"): (Stage.GIVEN,),
     **{
-        (state, "dropped"): (State.DROPPED,)
-        for state in (State.SAVING, State.OPEN, State.SCORING, State.READY)
+        (state, "dropped"): (Stage.DROPPED,)
+        for state in (Stage.SAVING, Stage.OPEN, Stage.SCORING, Stage.READY)
     },
 }
 
 _AFTER_SAVE = {
-    Wants.NOTHING: State.READY,
-    Wants.SCORE: State.SCORING,
-    Wants.SCORE_IF_LAST: State.OPEN,
+    Wants.NOTHING: Stage.READY,
+    Wants.SCORE: Stage.SCORING,
+    Wants.SCORE_IF_LAST: Stage.OPEN,
 }
 
 
@@ -82,8 +82,8 @@ class Report:
     Example:
         >>> report = Report(iteration=3, wants=Wants.SCORE, saves=True)
         >>> report.saved("checkpoint")
-        >>> report.state
-        <State.SCORING: 'scoring'>
+        >>> report.stage
+        <Stage.SCORING: 'scoring'>
         >>> report.give()
         Traceback (most recent call last):
         tunekit.core.report.IllegalMove: iteration 3 is SCORING, so it cannot be 'given'
@@ -107,23 +107,23 @@ class Report:
     cloneable: bool = False
     replayed: bool = False
     ranked: bool = field(default=False, init=False)
-    _state: State = field(init=False)
+    _stage: Stage = field(init=False)
 
     def __post_init__(self) -> None:
         is_open = self.wants is Wants.SCORE_IF_LAST
-        self._state = State.SAVING if self.saves else State.OPEN if is_open else State.READY
+        self._stage = Stage.SAVING if self.saves else Stage.OPEN if is_open else Stage.READY
 
     @property
-    def state(self) -> State:
+    def stage(self) -> Stage:
         """Return how far it has come."""
-        return self._state
+        return self._stage
 
-    def _move(self, fact: str, to: State) -> None:
-        if to not in MOVES.get((self._state, fact), ()):
+    def _move(self, fact: str, to: Stage) -> None:
+        if to not in MOVES.get((self._stage, fact), ()):
             raise IllegalMove(
-                f"iteration {self.iteration} is {self._state.name}, so it cannot be {fact!r}"
+                f"iteration {self.iteration} is {self._stage.name}, so it cannot be {fact!r}"
             )
-        self._state = to
+        self._stage = to
 
     def saved(self, checkpoint: Any, path: str = "") -> None:
         """Record that its checkpoint is saved in a path."""
@@ -133,14 +133,14 @@ class Report:
     def lost(self) -> None:
         """Record that there will be no checkpoint."""
         self.wants = Wants.NOTHING
-        self._move("lost", State.READY)
+        self._move("lost", Stage.READY)
 
     def continued(self) -> None:
         """Record that the trial goes on after it, so that it is not the last one."""
         if self.wants is Wants.SCORE_IF_LAST:
             self.wants = Wants.NOTHING
-            if self._state is State.OPEN:
-                self._move("continued", State.READY)
+            if self._stage is Stage.OPEN:
+                self._move("continued", Stage.READY)
 
     def ended(self, *, validates: bool, saves: bool) -> None:
         """Record that the trial ends with it, if that decides whether it is validated.
@@ -150,28 +150,28 @@ class Report:
             saves: Whether a checkpoint is saved now, if it has none.
         """
         self.wants = Wants.SCORE if validates else Wants.NOTHING
-        if self._state is State.SAVING:
+        if self._stage is Stage.SAVING:
             return  # what follows is decided when it is saved
         if self.checkpoint is not None:
             self._move("ended", _AFTER_SAVE[self.wants])
         else:
-            self._move("ended", State.SAVING if saves else State.READY)
+            self._move("ended", Stage.SAVING if saves else Stage.READY)
 
     def requested(self) -> None:
         """Record that a restored sweep requests its validation again."""
         self.wants = Wants.SCORE
-        self._move("requested", State.SCORING)
+        self._move("requested", Stage.SCORING)
 
     def scored(self, metrics: Mapping[str, Any] | None) -> None:
         """Record that its validation has ended, with metrics if it has a score."""
         self.metrics = metrics
-        self._move("scored", State.READY)
+        self._move("scored", Stage.READY)
 
     def give(self, *, ranked: bool = False) -> None:
         """Record that Tune gets it."""
         self.ranked = ranked
-        self._move("given", State.GIVEN)
+        self._move("given", Stage.GIVEN)
 
     def drop(self) -> None:
         """Record that it is void."""
-        self._move("dropped", State.DROPPED)
+        self._move("dropped", Stage.DROPPED)

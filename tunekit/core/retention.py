@@ -1,6 +1,6 @@
 """Retention of checkpoints: which are needed, and which of the others are deleted.
 
-A checkpoint that is needed has a lease in ``Engine.leases``, in the name of a holder:
+A checkpoint that is needed has a lease in ``State.leases``, in the name of a holder:
 
 - :func:`scheduler_holder`: the scheduler has asked for it, and may clone it until it asks for a
   newer one or the trial has ended.

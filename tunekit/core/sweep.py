@@ -12,7 +12,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from tunekit.core.engine import Engine
 from tunekit.core.events import (
     CheckpointSaved,
     Event,
@@ -32,7 +31,8 @@ from tunekit.core.metrics import (
     move_to_reported,
 )
 from tunekit.core.queue import Queue
-from tunekit.core.report import Report, State, Wants
+from tunekit.core.report import Report, Stage, Wants
+from tunekit.core.state import SweepState
 from tunekit.core.validation import FAILED, LAST_ALSO, Request, ValidationKey, is_selected
 
 # The maximum number of a trial's reports that wait for a sweep's first score if none is on its way.
@@ -153,23 +153,23 @@ class Sweep:
 
     Args:
         rules: The settings.
-        engine: The state of the sweep, which follows from what is recorded.
+        state: The state of the sweep, which follows from what is recorded.
 
     Example:
-        >>> sweep = Sweep(Rules(when=1), Engine(required=frozenset({"accuracy"})))
+        >>> sweep = Sweep(Rules(when=1), SweepState(required=frozenset({"accuracy"})))
         >>> commands = sweep.reported("a", {"training_iteration": 1}, About(saves=True))
         >>> [type(command).__name__ for command in commands]
         ['Inspect', 'Record', 'Save']
-        >>> sweep.engine.apply(commands[1].event)
+        >>> sweep.state.apply(commands[1].event)
         >>> report = commands[2].report
-        >>> report.state
-        <State.SAVING: 'saving'>
+        >>> report.stage
+        <Stage.SAVING: 'saving'>
         >>> [type(one).__name__ for one in sweep.saved("a", report, "c1", path="a/c1")]
-        ['Record', 'Record', 'Validate', 'Advance']
+        ['Record', 'Validate', 'Advance']
     """
 
-    def __init__(self, rules: Rules, engine: Engine):
-        self.rules, self.engine = rules, engine
+    def __init__(self, rules: Rules, state: SweepState):
+        self.rules, self.state = rules, state
         #: The reports of each trial that Tune has not processed; a trial without any has no queue.
         #: The trials are in the order in which the scores of their oldest reports arrived.
         self.queues: dict[str, Queue] = {}
@@ -188,7 +188,7 @@ class Sweep:
     @property
     def names(self) -> AbstractSet[str]:
         """Return the names of the metrics that validations return or the sweep uses."""
-        return self.engine.required | self.engine.history.names.keys()
+        return self.state.required | self.state.history.names.keys()
 
     def queue_of(self, trial_id: str) -> Queue:
         """Return the reports of a trial that Tune has not processed."""
@@ -199,13 +199,13 @@ class Sweep:
     def reported(self, trial_id: str, report: Mapping[str, Any], about: About) -> list[Command]:
         """Handle a report; its iteration is a whole number above those of the trial's queue."""
         commands: list[Command] = []
-        if not self.engine.has_saved:
+        if not self.state.has_saved:
             commands.append(Inspect(trial_id, report))
         queue, iteration = self.queues.setdefault(trial_id, Queue()), report[ITERATION]
         if about.last and not about.saves and queue.resumable:
             commands += self._ends(trial_id, queue)  # what it has already saved is its last
         queue.continues()
-        names, generation = self.engine.history.names, self.engine.ancestry.generation(trial_id)
+        names, generation = self.state.history.names, self.state.ancestry.generation(trial_id)
         row = move_to_reported(report, names)
         commands.append(
             Record(
@@ -247,7 +247,7 @@ class Sweep:
         self, trial_id: str, iteration: int, requested: bool | None = None, *, used: bool = True
     ) -> bool:
         """Return whether to validate a trial's checkpoint: :func:`is_selected`."""
-        since = iteration - self.engine.selected_at.get(trial_id, 0)
+        since = iteration - self.state.selected_at.get(trial_id, 0)
         return is_selected(self.rules.when, since, requested, used=used)
 
     def returned(self, trial_id: str, report: Mapping[str, Any]) -> list[Command]:
@@ -262,16 +262,16 @@ class Sweep:
         last = queue.undecided
         if last is None:
             return []
-        was_saving = last.state is State.SAVING
+        was_saving = last.stage is Stage.SAVING
         last.ended(validates=self._selects(trial_id, last.iteration), saves=saves)
-        if last.state is State.SCORING:
+        if last.stage is Stage.SCORING:
             return self._request(trial_id, last, self.key(trial_id, last))
-        saves = last.state is State.SAVING and not was_saving
+        saves = last.stage is Stage.SAVING and not was_saving
         return [Save(trial_id, last)] if saves else []
 
     def saved(self, trial_id: str, report: Report, checkpoint: Any, *, path: str) -> list[Command]:
         """Handle the checkpoint of a report, in a path; None if it could not be saved."""
-        if report.state is not State.SAVING:
+        if report.stage is not Stage.SAVING:
             return []  # the trial was stopped meanwhile
         if checkpoint is None:
             report.lost()
@@ -285,13 +285,14 @@ class Sweep:
             kwargs=dict(report.kwargs),
             timeout_s=report.timeout_s,
         )
-        request = self._request(trial_id, report, key) if validates else []
+        # The line is the request, too.
+        request = self._request(trial_id, report, key, is_recorded=True) if validates else []
         return [Record(saved), *request, Advance(trial_id)]
 
     def key(self, trial_id: str, report: Report) -> ValidationKey:
         """Return the name of the validation of a report."""
-        generation = self.engine.ancestry.generation(trial_id)
-        run = self.engine.history.run_of(trial_id, report.iteration, generation)
+        generation = self.state.ancestry.generation(trial_id)
+        run = self.state.history.run_of(trial_id, report.iteration, generation)
         return ValidationKey(trial_id, generation, report.iteration, run)
 
     def _request(
@@ -340,10 +341,10 @@ class Sweep:
         else:
             commands.append(Notify(event, None))
         report = self._scoring.pop(event.id, None)
-        if report is None or report.state is not State.SCORING:
+        if report is None or report.stage is not Stage.SCORING:
             return commands  # it is void, or Tune has processed it
         merged = {**flatten(report.report), **flatten(event.metrics)}
-        if not event.validated or self.engine.lacks(merged):
+        if not event.validated or self.state.lacks(merged):
             # The scheduler lacks a score for this point, so a later report fills it.
             report.decision_point = None
         report.scored(event.metrics if event.validated else None)
@@ -384,13 +385,13 @@ class Sweep:
         if self._flows or not self._has_news:
             return []
         self._has_news = False
-        self._flows = self.engine.knows_names and not self.failures.doubts
+        self._flows = self.state.knows_names and not self.failures.doubts
         return [Advance(trial_id) for trial_id in self.queues]
 
     def result(self, trial_id: str, report: Report) -> dict[str, Any]:
         """Return the result that Tune gets: a report, merged with its score if it has one."""
         # Until it is known which names are validation's, any that the sweep uses may be.
-        names = self.engine.history.names or self.engine.required
+        names = self.state.history.names or self.state.required
         row, key = move_to_reported(report.report, names), self.key(trial_id, report)
         row |= {GENERATION: key.generation, RUNS: key.run}
         # It is a column for loggers.
@@ -406,7 +407,7 @@ class Sweep:
 
     def is_rankable(self, result: Mapping[str, Any]) -> bool:
         """Return whether a result has everything that the scheduler and the searcher use."""
-        return not self.engine.lacks(result)
+        return not self.state.lacks(result)
 
     def decided(
         self, trial_id: str, report: Report, decision: str, *, finished: bool
@@ -436,7 +437,7 @@ class Sweep:
         commands: list[Command] = [
             Delete(report.checkpoint) for report in reports if report.checkpoint is not None
         ]
-        if any(report.state is State.SCORING for report in reports):
+        if any(report.stage is Stage.SCORING for report in reports):
             commands.append(Cancel(trial_id))
         for report in reports:
             report.drop()

@@ -1,16 +1,17 @@
-"""A sweep's journal as rows: trials, validations and decisions."""
+"""The history of a sweep as rows: what has led to its state."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.events import (
     AttemptBegan,
+    AttemptEvent,
     AttemptStarted,
+    CheckpointEvent,
     CheckpointSaved,
     Event,
     Exploited,
@@ -28,32 +29,20 @@ from tunekit.core.events import (
     ValidationRequested,
     Waited,
 )
-from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import (
     CHECKPOINT,
     GENERATION,
     REPORT_TIME,
     RUNS,
-    flat_items,
     flatten,
     merge,
     move_to_reported,
     without,
 )
-from tunekit.core.open_reports import OpenReport, OpenReports
+from tunekit.core.state import RecordedReport, SweepState
+from tunekit.core.summaries import VALIDATION, ScoredCheckpoint, Span, TrialSummary
 from tunekit.core.validation import FAILED, PENDING, PendingStatus, Status
 from tunekit.core.values import finite_number
-
-#: The row of a validation about which nothing is known.
-VALIDATION: Mapping[str, Any] = {
-    **dict.fromkeys(("id", "trial_id", "generation", "iteration", "run")),
-    "status": PendingStatus.QUEUED.value,
-    **dict.fromkeys(("requested", "started", "ran_from", "ended")),
-    "attempts": 0,
-    **dict.fromkeys(("waited_s", "ran_s", "lag_s", "lag_iterations", "reason", "error")),
-    "checkpoint": None,
-    "metrics": {},
-}
 
 # What the end of a validation adds to its row.
 _OF_ENDED = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s")
@@ -61,136 +50,6 @@ _OF_ENDED = ("metrics", "reason", "error", "attempts", "waited_s", "ran_s")
 
 #: The key, in a report, of the duration of its iteration, in seconds.
 TOOK = "time_this_iter_s"
-
-
-@dataclass(frozen=True)
-class ScoredCheckpoint:
-    """A validated checkpoint.
-
-    Attributes:
-        generation: Its trial's generation.
-        iteration: The training iteration at which it was saved.
-        metrics: Its validated metrics, nested as they were returned.
-        checkpoint: Its path; it may be deleted.
-        violation: Its violation of the sweep's constraints; 0 if it satisfies them.
-        run: Which run of the iteration it was saved in.
-    """
-
-    generation: int
-    iteration: int
-    metrics: Mapping[str, Any]
-    checkpoint: str
-    violation: float = 0.0
-    run: int = 1
-
-    @property
-    def place(self) -> tuple[int, int]:
-        """Return ``(generation, iteration)``."""
-        return (self.generation, self.iteration)
-
-    def value(self, metric: str) -> float | None:
-        """Return its validated value of a metric, by flat name; None if it has no such number."""
-        return finite_number(flatten(self.metrics).get(metric))
-
-    def sort_key(self, metric: str, mode: str) -> tuple[float, float]:
-        """Return the sort key for ranking, smallest first; without the metric, it comes last.
-
-        Checkpoints that satisfy the constraints precede those that do not.
-
-        Args:
-            metric: The metric, by flat name.
-            mode: ``"min"`` or ``"max"``.
-
-        Example:
-            >>> checkpoints = [
-            ...     ScoredCheckpoint(0, n, {"accuracy": n / 10}, f"c{n}", violation=n // 3)
-            ...     for n in range(1, 5)
-            ... ]
-            >>> ranked = sorted(checkpoints, key=lambda one: one.sort_key("accuracy", "max"))
-            >>> [one.iteration for one in ranked]
-            [2, 1, 4, 3]
-        """
-        value = self.value(metric)
-        if value is None:
-            return (math.inf, math.inf)
-        return (self.violation, -value if mode == "max" else value)
-
-
-@dataclass(frozen=True)
-class Span:
-    """A period of time in the life of a trial or a validation.
-
-    Attributes:
-        trial_id: The trial.
-        kind: ``"training"``, ``"waiting"`` (the trial, for a score), ``"requested"`` (a validation,
-            until it runs) or ``"validating"``.
-        begin: The start, in seconds since the epoch.
-        end: The end, in seconds since the epoch.
-        generation: The trial's generation.
-        iteration: The iteration that was trained, waited for or validated.
-        note: How a validation ended.
-    """
-
-    trial_id: str
-    kind: str
-    begin: float
-    end: float
-    generation: int
-    iteration: int
-    note: str = ""
-
-
-@dataclass
-class TrialSummary:
-    """A trial's summary.
-
-    Attributes:
-        trial_id: The trial.
-        config: Its initial hyperparameters.
-        folder: The name of its folder in the experiment's folder.
-        status: ``"pending"``, ``"running"``, ``"terminated"`` or ``"error"``.
-        generation: How many times it was overwritten.
-        iteration: The training iteration of its last result.
-        unprocessed: The number of later reports, which wait for scores.
-        stopped: Whether its scheduler ended it, or it was stopped by hand.
-        by_hand: Whether it was stopped by hand.
-        failures: The number of its failures.
-        added: When it was added, in seconds since the epoch.
-        ended: When it ended, in seconds since the epoch; None if it has not.
-        trained_s: The seconds that it trained.
-        waited_s: The seconds that it waited for scores, in waits that have ended.
-    """
-
-    trial_id: str
-    config: Mapping[str, Any] = field(default_factory=dict)
-    folder: str = ""
-    status: str = "pending"
-    generation: int = 0
-    iteration: int = 0
-    unprocessed: int = 0
-    stopped: bool = False
-    by_hand: bool = False
-    failures: int = 0
-    added: float = math.nan
-    ended: float | None = None
-    trained_s: float = 0.0
-    waited_s: float = 0.0
-
-    @property
-    def shown_status(self) -> str:
-        """Return its status for display, which shows who has stopped it."""
-        return shown_status(vars(self))
-
-
-def shown_status(row: Mapping[str, Any]) -> str:
-    """Return a trial's status for display, which shows who has stopped it.
-
-    Args:
-        row: The attributes of a :class:`TrialSummary`.
-    """
-    if row["by_hand"]:
-        return "stopped by hand"
-    return str("stopped" if row["stopped"] else row["status"])
 
 
 class Timeline:
@@ -210,8 +69,8 @@ class Timeline:
     Example:
         >>> timeline = Timeline([
         ...     Reported(time=1.0, trial_id="a", report={"training_iteration": 1}),
-        ...     CheckpointSaved(trial_id="a", id="a:0:1:1", iteration=1, checkpoint="a/c1"),
-        ...     ValidationRequested(time=2.0, trial_id="a", id="a:0:1:1", iteration=1),
+        ...     CheckpointSaved(time=2.0, trial_id="a", id="a:0:1:1", iteration=1,
+        ...                     checkpoint="a/c1", validates=True),
         ...     ValidationEnded(time=5.0, id="a:0:1:1", status="validated",
         ...                     metrics={"accuracy": 0.9}),
         ... ], "accuracy")
@@ -240,8 +99,8 @@ class Timeline:
         self.validations: list[dict[str, Any]] = []
         #: A row for each checkpoint and name of later validations.
         self.later = later
-        #: The exploits.
-        self.ancestry = Ancestry()
+        #: The state of the sweep.
+        self.state = SweepState()
         #: A row for each decision of the scheduler, in order.
         self.decisions: list[dict[str, Any]] = []
         #: The time of the first line, and of the last; None if there is none.
@@ -250,11 +109,8 @@ class Timeline:
         #: How the last session ended: ``"finished"`` or ``"interrupted"``; None if the driver is
         #: running or was killed.
         self.end: str | None = None
-        #: The flat names of the metrics of the sweep's own validations.
-        self.own_names: dict[str, None] = {}
-        # The results by trial and place, and the reports that wait.
-        self._results: dict[str, dict[tuple[int, int], OpenReport]] = {}
-        self._open = OpenReports()
+        # The reports that Tune has processed, by trial and place.
+        self._results: dict[str, dict[tuple[int, int], RecordedReport]] = {}
         # The newest reported iteration, by trial and generation.
         self._reached: dict[tuple[str, int], int] = {}
         self._by_id: dict[str, dict[str, Any]] = {}
@@ -299,6 +155,11 @@ class Timeline:
     # Reading -----------------------------------------------------------------------------------
 
     @property
+    def own_names(self) -> Collection[str]:
+        """Return the flat names of the metrics of the sweep's own validations."""
+        return self.state.history.names
+
+    @property
     def names(self) -> list[str]:
         """Return the flat names of all metrics of validations, those of later ones last."""
         return [*self.own_names, *self._later_names]
@@ -309,7 +170,7 @@ class Timeline:
         Each is the report of the newest run, with the metrics of the checkpoint saved there.
         """
         for place, one in self._ordered(trial_id):
-            row = {**move_to_reported(one.report.report, self.own_names), GENERATION: place[0]}
+            row = {**move_to_reported(one.reported.report, self.own_names), GENERATION: place[0]}
             row = merge(row, self._metrics(one))
             if self._later_names:
                 later = self._later.get(str(one.key), {})
@@ -319,12 +180,12 @@ class Timeline:
             row[RUNS] = one.key.run
             if one.saved is not None:
                 row[CHECKPOINT] = one.saved.checkpoint.rstrip("/").rpartition("/")[2]
-            yield {**row, REPORT_TIME: one.report.time}
+            yield {**row, REPORT_TIME: one.reported.time}
 
-    def _ordered(self, trial_id: str) -> list[tuple[tuple[int, int], OpenReport]]:
+    def _ordered(self, trial_id: str) -> list[tuple[tuple[int, int], RecordedReport]]:
         return sorted(self._results.get(trial_id, {}).items(), key=lambda one: one[0])
 
-    def _metrics(self, one: OpenReport) -> Mapping[str, Any]:
+    def _metrics(self, one: RecordedReport) -> Mapping[str, Any]:
         """Return the validated metrics of a report; empty without a score."""
         metrics: Mapping[str, Any] = self._by_id.get(str(one.key), VALIDATION)["metrics"]
         return metrics
@@ -343,7 +204,7 @@ class Timeline:
             if metrics and one.saved is not None:
                 excess = 0.0
                 if self.constraints:  # some may be on training's metrics
-                    values = flatten(merge(one.report.report, metrics))
+                    values = flatten(merge(one.reported.report, metrics))
                     excess = violation(values, self.constraints)
                 path, run = one.saved.checkpoint, one.key.run
                 yield ScoredCheckpoint(*place, metrics, path, excess, run)
@@ -372,7 +233,7 @@ class Timeline:
         """Return a trial's hyperparameters in one of its generations, by default the newest."""
         trial = self.trials[trial_id]
         generation = trial.generation if generation is None else generation
-        return self.ancestry.configs.get((trial_id, generation), trial.config)
+        return self.state.ancestry.configs.get((trial_id, generation), trial.config)
 
     def spans(self) -> list[Span]:
         """Return the spans of trials and validations, trial by trial.
@@ -396,30 +257,19 @@ class Timeline:
         now = event.time
         self.first = now if self.first is None else self.first
         self.last, self.end = now, None
-        report = self._open.at(event) if isinstance(event, Processed) else None
-        self._open.apply(event)
         match event:
             case Reported():
                 self._add_report(event)
-            case CheckpointSaved() if self._followed:  # nothing decides on it
-                generation, iteration = event.place
-                result = Processed(
-                    time=now, trial_id=event.trial_id, generation=generation, iteration=iteration
-                )
-                self._apply(result)
-            case ValidationRequested():
+            case ValidationRequested() | CheckpointSaved(validates=True):
                 self._add_request(event)
             case AttemptStarted():
-                row = self._unended(event.id)
-                row.update(status=PendingStatus.STARTING.value, attempts=event.attempt)
-                row.update(started=now, ran_from=None)
+                self._add_attempt(event, PendingStatus.STARTING, ran_from=None)
             case AttemptBegan():
-                row = self._unended(event.id)
-                row.update(status=PendingStatus.RUNNING.value, ran_from=now)
+                self._add_attempt(event, PendingStatus.RUNNING, ran_from=now)
             case ValidationEnded():
                 self._add_outcome(event)
             case Processed():
-                self._add_result(event, report)
+                self._add_result(event)
             case Waited():
                 summary = self._trial(event)
                 summary.waited_s += event.seconds
@@ -432,7 +282,6 @@ class Timeline:
                 summary.added = now
             case Exploited():
                 self._trial(event).generation = event.generation
-                self.ancestry.add(event)
             case TrialEnded():
                 summary = self._trial(event)
                 summary.status, summary.ended = "terminated", now
@@ -453,8 +302,14 @@ class Timeline:
                 self._trial(event).by_hand = True
             case SessionClosed():
                 self.end = "finished" if event.finished else "interrupted"
+        self.state.apply(event)
         if isinstance(event, TrialEvent):
             self._count_unprocessed(event.trial_id)
+        if self._followed and isinstance(event, CheckpointSaved):  # nothing decides on it
+            trial_id, (generation, iteration) = event.trial_id, event.place
+            self._apply(
+                Processed(time=now, trial_id=trial_id, generation=generation, iteration=iteration)
+            )
 
     def _trial(self, event: TrialEvent) -> TrialSummary:
         trial = self.trials.get(event.trial_id)
@@ -464,7 +319,7 @@ class Timeline:
 
     def _count_unprocessed(self, trial_id: str) -> None:
         if (trial := self.trials.get(trial_id)) is not None:
-            trial.unprocessed = 0 if trial.ended is not None else len(self._open.of(trial_id))
+            trial.unprocessed = 0 if trial.ended is not None else len(self.state.open.of(trial_id))
 
     def _add_report(self, event: Reported) -> None:
         trial, now = self._trial(event), event.time
@@ -479,8 +334,9 @@ class Timeline:
         self.iterations += 1
         trial.trained_s += now - begin
 
-    def _add_result(self, event: Processed, one: OpenReport | None) -> None:
+    def _add_result(self, event: Processed) -> None:
         trial, trial_id, (generation, iteration) = self._trial(event), event.trial_id, event.place
+        one = self.state.open.at(event)
         if one is not None:
             trial.generation, trial.iteration = event.place
             self._results.setdefault(trial_id, {})[event.place] = one
@@ -489,7 +345,7 @@ class Timeline:
             self._stopping.add(trial_id)
         if one is None or not event.ranked:
             return
-        values = flatten(merge(one.report.report, self._metrics(one)))
+        values = flatten(merge(one.reported.report, self._metrics(one)))
         self.decisions.append(
             {
                 "time": event.time,
@@ -502,7 +358,7 @@ class Timeline:
             }
         )
 
-    def _add_request(self, event: ValidationRequested) -> None:
+    def _add_request(self, event: CheckpointEvent) -> None:
         row = self._by_id.get(event.id)
         if row is None:
             row = self._by_id[event.id] = {}
@@ -513,6 +369,13 @@ class Timeline:
         known = {name: getattr(event, name) for name in names}
         row.update({**VALIDATION, **known, "requested": event.time})
 
+    def _add_attempt(
+        self, event: AttemptEvent, status: PendingStatus, ran_from: float | None
+    ) -> None:
+        row = self._unended(event.id)
+        row.update(status=status.value, attempts=event.attempt)
+        row.update(started=event.started, ran_from=ran_from)
+
     def _unended(self, name: str) -> dict[str, Any]:
         """Return the row of a pending validation; a new dict if it is unknown or has ended."""
         row = self._by_id.get(name, {})
@@ -521,7 +384,7 @@ class Timeline:
     def _restored(self) -> None:
         """Start another session; the processes of the previous one no longer run."""
         self.end = None
-        self._open.restored()
+        self.state.open.restored()
         for trial_id in self.trials:
             self._count_unprocessed(trial_id)
         for row in self.validations:
@@ -532,20 +395,16 @@ class Timeline:
         row, now, key = self._unended(event.id), event.time, event.key
         if not row:
             return
-        one = self._open.at(key) or self._results.get(key.trial_id, {}).get(key.place)
+        one = self.state.open.at(key) or self._results.get(key.trial_id, {}).get(key.place)
         reached = self._reached.get((key.trial_id, key.generation), key.iteration)
-        if row["ran_from"] is None and row["started"] is not None and event.ran_s:
-            # It ended before it was seen running.
-            row["ran_from"] = max(row["started"], now - event.ran_s)
         row.update(
             status=event.status,
             ended=now,
-            lag_s=now - (row["requested"] if one is None else one.report.time),
+            lag_s=now - (row["requested"] if one is None else one.reported.time),
             lag_iterations=max(0, reached - key.iteration),
             **{name: getattr(event, name) for name in _OF_ENDED},
         )
         self._scored.pop(key.trial_id, None)
-        self.own_names.update((name, None) for name, _ in flat_items(row["metrics"]))
 
     def _add_later(self, row: Mapping[str, Any]) -> None:
         """Add the metrics of a later validation, below its name."""
@@ -553,4 +412,4 @@ class Timeline:
             # Metrics that the sweep decides by keep their names.
             metrics = without({row["name"]: row["metrics"]}, self.own_names)
             self._later[row["id"]] = merge(self._later.get(row["id"], {}), metrics)
-            self._later_names.update((name, None) for name, _ in flat_items(metrics))
+            self._later_names.update(dict.fromkeys(flatten(metrics)))

@@ -160,7 +160,7 @@ class ValidationCallback(tune.Callback):
 
     def on_trial_save(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         """Record that Tune has registered a checkpoint of a trial."""
-        self.ledger.engine.leases.touch(trial.trial_id)
+        self.ledger.state.leases.touch(trial.trial_id)
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -185,7 +185,7 @@ class ValidationCallback(tune.Callback):
         """Return the state for Tune to save; everything else follows from the journal."""
         if self.run is None:
             return {"as_of": self.ledger.last, "paused": []}
-        return self.run.state()
+        return self.run.saved_state()
 
     def set_state(self, state: dict[str, Any]) -> None:
         """Keep the state that Tune saved until the experiment's folder is known."""
@@ -202,7 +202,7 @@ class ValidationCallback(tune.Callback):
             >>> ValidationCallback(config).lineage
             Lineage(0 exploits)
         """
-        return Lineage(self.ledger.engine.ancestry)
+        return Lineage(self.ledger.state.ancestry)
 
     def summary(self) -> dict[str, int]:
         """Return the numbers of validations by status.
@@ -216,7 +216,7 @@ class ValidationCallback(tune.Callback):
             {'validated': 0, 'failed': 0, 'timed_out': 0, 'skipped': 0, 'running': 0,
              'starting': 0, 'unplaced': 0, 'queued': 0}
         """
-        return counts(self.ledger.engine, self.validator)
+        return counts(self.ledger.state, self.validator)
 
     def timing(self) -> dict[str, float]:
         """Return where time went, in seconds.
@@ -229,8 +229,8 @@ class ValidationCallback(tune.Callback):
             >>> ValidationCallback(config).timing()["trials_waited_s"]
             0.0
         """
-        engine = self.ledger.engine
-        return {"validations_ran_s": engine.ran_s, "trials_waited_s": engine.waited_s}
+        state = self.ledger.state
+        return {"validations_ran_s": state.ran_s, "trials_waited_s": state.waited_s}
 
 
 def join(validation: ValidationCallback, tune_controller: Any, scheduler: Any) -> Run:

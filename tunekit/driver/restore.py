@@ -42,19 +42,17 @@ from tunekit.core.events import (
     TrialAdded,
     TrialEnded,
     TrialErrored,
-    TrialFailed,
     TrialResumed,
     TrialRetried,
     ValidationEnded,
     has_begun,
 )
 from tunekit.core.failures import format_missing
-from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import GENERATION, flatten
-from tunekit.core.open_reports import OpenReport, OpenReports
 from tunekit.core.queue import Queue
 from tunekit.core.report import Report
-from tunekit.core.validation import FAILED, Status
+from tunekit.core.state import RecordedReport, SweepState
+from tunekit.core.validation import Status
 from tunekit.core.values import as_json, encodable, sanitize
 from tunekit.driver.shell import VOID, Shell
 from tunekit.errors import JournalError
@@ -126,10 +124,6 @@ class Restore:
         self.saved: dict[str, Any] | None = None
         #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
         self.as_of = 0
-        # What Tune has not processed at the line being replayed.
-        self._open = OpenReports()
-        # The reports whose validations have failed, by the validations' names.
-        self._failed: dict[str, OpenReport] = {}
         # The line as of which the scheduler was saved.
         self._since = 0
         # The trials that the scheduler knows.
@@ -177,7 +171,8 @@ class Restore:
         self._trials, self._shell, self._scheduler = trials, shell, scheduler
         controller, ledger = shell.controller, shell.ledger
         self._listeners = controller.callbacks  # which are silent during the replay
-        self._configs = Ancestry(e for e in self.past if isinstance(e, Exploited)).configs
+        end = SweepState.after(self.past)
+        self._configs = end.ancestry.configs
         state = (self.saved or {}).get("scheduler")
         self._added = set(trials)
         if state is not None:
@@ -191,8 +186,8 @@ class Restore:
         # As Tune has restored them: whether errored ones continue is up to the user.
         given = {trial_id: trial.status for trial_id, trial in trials.items()}
         # With resume_unfinished=False, Tune ends trials that still have reports to process.
-        ended = _ended(self.past)
-        given_up = {name for name, status in given.items() if status == Trial.TERMINATED} - ended
+        given_up = {name for name, status in given.items() if status == Trial.TERMINATED}
+        given_up -= end.ended
         for trial_id in given_up:
             controller.session.set_status(trials[trial_id], Trial.PENDING)
         for trial_id in (self.saved or {}).get("paused", ()):
@@ -242,7 +237,7 @@ class Restore:
     def _apply_to_sweep(self, event: Event, trial: Trial | None) -> None:
         """Apply a line to the state of the sweep, which follows from the journal."""
         if isinstance(event, Processed) and trial is not None:
-            one = self._open.at(event)
+            one = self._shell.ledger.state.open.at(event)
             if one is not None:
                 report = self._report(trial, one, then=True)
                 row = self._shell.sweep.result(trial.trial_id, report)
@@ -251,11 +246,7 @@ class Restore:
                     self._shell.sweep.recalled(trial.trial_id, report)
                 if event.ranked and event.n <= self._since:
                     self._scheduler.recall(trial, flatten(row))
-        self._shell.ledger.engine.apply(event)
-        self._open.apply(event)
-        one = self._open.at(event.key) if isinstance(event, ValidationEnded) else None
-        if one is not None and one.ended is not None and one.ended.status in FAILED:
-            self._failed[one.ended.id] = one
+        self._shell.ledger.state.apply(event)
 
     def _apply_to_tune(self, event: Event, trial: Trial) -> None:
         """Apply a line to those that lack it: Tune's trial, the scheduler and the searcher."""
@@ -274,7 +265,7 @@ class Restore:
                     if isinstance(one, CheckpointPolicy):
                         one.due(trial, {**event.report, "config": self._config_of(trial, event)})
             case Processed():
-                one = self._open.at(event)
+                one = self._shell.ledger.state.open.at(event)
                 if one is not None:
                     report, new = self._report(trial, one), event.n > self.as_of
                     # Decisions are recorded, not repeated, because a scheduler may decide at random
@@ -315,7 +306,7 @@ class Restore:
                 return row
         return {"training_iteration": event.iteration, "trial_id": event.donor_id}
 
-    def _report(self, trial: Trial, one: OpenReport, *, then: bool = False) -> Report:
+    def _report(self, trial: Trial, one: RecordedReport, *, then: bool = False) -> Report:
         """Return a report of the journal as an entry of a queue.
 
         Args:
@@ -323,18 +314,18 @@ class Restore:
             one: The report.
             then: Whether to return it as it was, with a checkpoint that has been deleted since.
         """
-        config = self._config_of(trial, one.report)
-        report, saved = {**one.report.report, "config": config}, one.saved
+        config = self._config_of(trial, one.reported)
+        report, saved = {**one.reported.report, "config": config}, one.saved
         if saved is not None and not (then or self._is_there(saved.checkpoint)):
             saved = None
         filesystem = trial.storage.storage_filesystem
         return Report(
             report,
-            iteration=one.report.place[1],
+            iteration=one.reported.place[1],
             config=config,
             kwargs={} if saved is None else saved.kwargs,
             timeout_s=None if saved is None else saved.timeout_s,
-            decision_point=one.report.decision_point,
+            decision_point=one.reported.decision_point,
             last=self._shell.controller.facts.is_last(trial, report),
             checkpoint=None if saved is None else tune.Checkpoint(saved.checkpoint, filesystem),
             path="" if saved is None else saved.checkpoint,
@@ -369,11 +360,10 @@ class Restore:
             given_up: The trials that end once their reports are processed.
         """
         trials, controller, ledger = self._trials, self._shell.controller, self._shell.ledger
-        engine, scheduler = ledger.engine, self._scheduler.scheduler
-        retried = _to_retry(past)
+        state, scheduler = ledger.state, self._scheduler.scheduler
         for trial_id, trial in trials.items():
             status = given[trial_id]
-            engine.leases.touch(trial_id)
+            state.leases.touch(trial_id)
             missing = trial.run_metadata.checkpoint_manager.forget_missing(self._is_there)
             trial.run_metadata.invalidate_cache()
             if status in (Trial.TERMINATED, Trial.ERROR):
@@ -382,7 +372,7 @@ class Restore:
             if trial.status == Trial.ERROR:  # the user chose to continue it
                 controller.session.set_status(trial, status)
             if trial.is_finished():
-                if trial_id not in engine.ended:
+                if trial_id not in state.ended:
                     ledger.record(TrialEnded(trial_id=trial_id, removed=True))
                 continue
             for path in missing:
@@ -390,9 +380,9 @@ class Restore:
                     "Trial %s continues without %s, which no longer exists.", trial_id, path
                 )
             skip_existing(trial)
-            if trial_id in retried:
+            if (for_good := state.failed.get(trial_id)) is not None:
                 ledger.record(TrialRetried(trial_id=trial_id))
-                if retried[trial_id] and not traits_of(scheduler).replays:
+                if for_good and not traits_of(scheduler).replays:
                     scheduler.on_trial_add(controller.session.wrapped(), trial)
         # Afterwards, because the trials must also skip the names of removed checkpoints.
         remove_left_over(trials.values(), past)
@@ -402,26 +392,28 @@ class Restore:
         for trial in trials.values():
             if not trial.is_finished():
                 self._queue_again(trial, ends=trial.trial_id in given_up)
-        for name in list(engine.suspect):
-            one = self._failed.get(name)
-            if one is not None and one.saved is not None and self._is_there(one.saved.checkpoint):
+        for one in list(state.suspect.values()):
+            if one.saved is not None and self._is_there(one.saved.checkpoint):
                 trial = trials[one.key.trial_id]
                 self._request_again(trial, self._report(trial, one), one)
         under_way = {request.id for request in self._shell.validator.pool.pending()}
-        for name, request in list(engine.unfinished.items()):
+        for name, one in list(state.unfinished.items()):
             if name in under_way:
                 continue
-            filesystem = trials[request.trial_id].storage.storage_filesystem
-            if exists(filesystem, request.checkpoint):  # its report was dropped
+            filesystem = trials[one.key.trial_id].storage.storage_filesystem
+            if exists(filesystem, one.checkpoint):  # its report was dropped
                 status, reason = Status.SKIPPED, VOID
             else:
-                status, reason = Status.FAILED, format_missing(request.checkpoint)
+                status, reason = Status.FAILED, format_missing(one.checkpoint)
             self._shell.end([ValidationEnded(id=name, status=status.value, reason=reason)])
 
     def _queue_again(self, trial: Trial, *, ends: bool) -> None:
         """Make a trial wait for its reports that Tune had not processed, then continue or end."""
         controller = self._shell.controller
-        reports = [(self._report(trial, one), one) for one in self._open.of(trial.trial_id)]
+        reports = [
+            (self._report(trial, one), one)
+            for one in self._shell.ledger.state.open.of(trial.trial_id)
+        ]
         while reports and reports[-1][0].checkpoint is None and not ends:
             reports.pop()  # the trial runs these iterations again: it resumes from its newest save
         if not reports:
@@ -438,41 +430,16 @@ class Restore:
             self._request_again(trial, report, one)
         controller.queues.advance(trial)
 
-    def _request_again(self, trial: Trial, report: Report, one: OpenReport) -> None:
+    def _request_again(self, trial: Trial, report: Report, one: RecordedReport) -> None:
         """Request a validation that has not ended, or that failed and is suspect.
 
         Tune may have processed the report in the latter case.
         """
-        suspect = str(one.key) in self._shell.ledger.engine.suspect
-        if one.saved is None or (one.ended is not None and not suspect):
+        suspect = str(one.key) in self._shell.ledger.state.suspect
+        if one.saved is None or one.requested is None or (one.ended is not None and not suspect):
             return
-        if one.requested is None and not one.saved.validates:
-            return
-        is_recorded = one.requested is not None and not suspect
         sweep = self._shell.sweep
-        self._shell.do(sweep.requested(trial.trial_id, report, one.key, is_recorded=is_recorded))
-
-
-def _ended(past: Sequence[Event]) -> set[str]:
-    """Return the trials that have ended."""
-    found: set[str] = set()
-    for event in past:
-        if isinstance(event, (TrialEnded, TrialErrored)):
-            found.add(event.trial_id)
-        elif isinstance(event, TrialRetried):
-            found.discard(event.trial_id)
-    return found
-
-
-def _to_retry(past: Sequence[Event]) -> dict[str, bool]:
-    """Return the trials whose restart is not recorded, and whether they had failed for good."""
-    found: dict[str, bool] = {}
-    for event in past:
-        if isinstance(event, (TrialFailed, TrialErrored)):
-            found[event.trial_id] = isinstance(event, TrialErrored)
-        elif isinstance(event, TrialRetried):
-            found.pop(event.trial_id, None)
-    return found
+        self._shell.do(sweep.requested(trial.trial_id, report, one.key, is_recorded=not suspect))
 
 
 def _with_objects(event: Exploited, trial: Trial) -> Exploited:

@@ -17,10 +17,10 @@ from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating_controller import ValidatingController
 from tunekit.config import ValidationConfig
-from tunekit.core.engine import Engine
 from tunekit.core.events import TrialEnded
 from tunekit.core.metrics import VALIDATED_AT
 from tunekit.core.shares import Shares
+from tunekit.core.state import SweepState
 from tunekit.core.sweep import Rules, Sweep
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Status
@@ -75,7 +75,7 @@ class Run:
     ):
         self.config, self.program, self.restore = config, program, restore
         self.clock, self.ledger, self.validator = clock, ledger, validator
-        self.engine = ledger.engine
+        self.state = ledger.state
         self.scheduler = scheduler
         #: The trials so far.
         self.trials: dict[str, Trial] = {}
@@ -99,7 +99,7 @@ class Run:
             kwargs=task.fn_kwargs or {},
             timeout_s=task.timeout_s,
         )
-        self.sweep = Sweep(rules, self.engine)
+        self.sweep = Sweep(rules, self.state)
         self.shell = Shell(
             ledger=ledger,
             sweep=self.sweep,
@@ -124,7 +124,7 @@ class Run:
             if isinstance(listener, (AtDecisions, DefaultPolicy)):
                 listener.attach(controller.facts.saves, controller.capabilities.can_save)
         self._goals = {*controller.session.required_metrics(), *scheduler.objectives}
-        self.engine.require([*self._goals, *(one.metric for one in config.constraints)])
+        self.state.require([*self._goals, *(one.metric for one in config.constraints)])
 
     # Its beginning ------------------------------------------------------------------------------
 
@@ -170,7 +170,7 @@ class Run:
 
     def show_in(self, reporter: TuneReporterBase | None) -> None:
         """Show the sweep in Tune's output, and in its reporter for notebooks if there is one."""
-        columns = [*sorted(self.engine.required), VALIDATED_AT]
+        columns = [*sorted(self.state.required), VALIDATED_AT]
         show(self.progress, columns, self.controller.callbacks, reporter)
 
     def adopt(self, trial: Trial) -> None:
@@ -184,7 +184,7 @@ class Run:
 
     def checkpoints_of(self, trial: Trial) -> LeasingCheckpointManager:
         """Return the manager of a trial's checkpoints, which keeps those that are needed."""
-        return LeasingCheckpointManager.of(trial, self.engine.leases)
+        return LeasingCheckpointManager.of(trial, self.state.leases)
 
     def begin(self) -> None:
         """Bring a restored sweep to where it was interrupted, before Tune takes a step."""
@@ -204,21 +204,25 @@ class Run:
 
     def step(self) -> None:
         """Do what follows from the step that Tune has taken; the order matters."""
-        # Before the state is kept: Tune saves the trials that it cuts short as ended.
+        # Before the state is kept, because Tune saves the trials that it cuts short as ended.
         self._note_cut_short()
+        # Before anything else is recorded: what Tune has saved is as of the line before.
         self._keep()
-        # Before validations start, which leave alone the trials whose nodes end.
+        # Before validations start, which avoid trials whose nodes end.
         self._look_at_processes()
-        # Scores first, because they release reports and trials, which may end the sweep.
+        # Before all that depends on scores; validations that may run then start.
         self._receive_scores()
+        # After the scores, so that a trial that is stopped by hand has its last one.
         self._stop_by_hand()
         # After the last score of the step, which may name the metrics or clear the function.
-        self.shell.do(self.sweep.flow())
+        self._let_results_flow()
+        # After all results, which decide whether trials continue.
         self._let_trials_continue()
-        # After all results are processed: no one who ranks them is missing.
+        # After all results, because the last one may end the sweep or bring its first score.
         self._end_if_over()
-        # After all leases of the step are taken.
+        # After all leases of the step were taken.
         self._delete_surplus()
+        # Last, because whatever has changed may be awaited.
         self._wait_for_what_is_next()
 
     def _note_cut_short(self) -> None:
@@ -242,6 +246,9 @@ class Run:
         self.stops.record()
         self.stops.carry_out()
 
+    def _let_results_flow(self) -> None:
+        self.shell.do(self.sweep.flow())
+
     def _let_trials_continue(self) -> None:
         self.waiting.relieve()
         self.controller.queues.continue_waiting()
@@ -254,7 +261,7 @@ class Run:
 
     def _delete_surplus(self) -> None:
         """Delete checkpoints that are no longer needed, of the trials that changed in this step."""
-        for trial_id in self.engine.leases.pop_touched():
+        for trial_id in self.state.leases.pop_touched():
             trial = self.trials.get(trial_id)  # None: a donor that a restored experiment lacks
             if trial is not None:
                 self.checkpoints_of(trial).prune()
@@ -297,7 +304,7 @@ class Run:
                 logger.info("%s", advice)
         return ended
 
-    def state(self) -> dict[str, Any]:
+    def saved_state(self) -> dict[str, Any]:
         """Return what Tune saves of the sweep; it is as of the journal's last line.
 
         Later lines are replayed (decision 3).
@@ -305,11 +312,11 @@ class Run:
         self._has_saved = True
         # Tune restores paused trials as pending ones.
         paused = [name for name, one in self.trials.items() if one.status == Trial.PAUSED]
-        state: dict[str, Any] = {"as_of": self.ledger.last, "paused": paused}
+        saved: dict[str, Any] = {"as_of": self.ledger.last, "paused": paused}
         home = self.ledger.home
         scheduler = saved_scheduler(self.scheduler.scheduler, home, self.trials)
         # Without it, a restored scheduler gets all results again.
-        return state if scheduler is None else {**state, "scheduler": scheduler}
+        return saved if scheduler is None else {**saved, "scheduler": scheduler}
 
     # What is shown ------------------------------------------------------------------------------
 
@@ -318,14 +325,14 @@ class Run:
         left = [trial for trial in self.trials.values() if not trial.is_finished()]
         waiting = sum(self.waiting.waits(trial.trial_id) for trial in left)
         lines = [
-            format_counts(counts(self.engine, self.validator)),
+            format_counts(counts(self.state, self.validator)),
             format_waiting_trials(waiting, len(left)),
             format_starved(self.validator.pool.starved_s(self.clock.monotonic())),
         ]
         return [line for line in lines if line is not None]
 
 
-def counts(engine: Engine, validator: Validator) -> dict[str, int]:
+def counts(state: SweepState, validator: Validator) -> dict[str, int]:
     """Return the numbers of validations by status: those that have ended, and the pending ones."""
-    ended = {status.value: engine.counts[status.value] for status in Status}
+    ended = {status.value: state.counts[status.value] for status in Status}
     return {**ended, **validator.counts()}

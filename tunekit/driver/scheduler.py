@@ -196,7 +196,7 @@ class ValidatedScheduler(TrialScheduler):
         """Notify your scheduler of a trial's end, with its newest score if it has one."""
         run = self._join(tune_controller)
         penalized = self._penalized(result)
-        for name in run.engine.lacks(result):
+        for name in run.state.lacks(result):
             penalized.pop(name, None)  # NaN
         self.scheduler.on_trial_complete(tune_controller, trial, penalized)
 

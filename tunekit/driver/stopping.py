@@ -39,7 +39,7 @@ class StopsByHand:
         trials = {trial.trial_id for trial in self._controller.get_trials()}
         try:
             for trial_id in asked_to_stop(folder):
-                if trial_id in trials and self._ledger.engine.can_stop(trial_id):
+                if trial_id in trials and self._ledger.state.can_stop(trial_id):
                     self._ledger.record(StopRequested(trial_id=trial_id))
                     logger.info("Trial %s is stopped, as requested by hand.", trial_id)
                 folder.remove(request_file(trial_id))
@@ -51,7 +51,7 @@ class StopsByHand:
 
     def carry_out(self) -> None:
         """Stop the trials whose requests are recorded, each when it is not being saved."""
-        if not (stopping := self._ledger.engine.stopping):
+        if not (stopping := self._ledger.state.stopping):
             return
         trials = {trial.trial_id: trial for trial in self._controller.get_trials()}
         for trial_id in sorted(stopping):

@@ -33,7 +33,7 @@ class SweepOutcome:
     """
 
     def __init__(self, config: ValidationConfig, ledger: Ledger):
-        self._config, self._ledger, self._engine = config, ledger, ledger.engine
+        self._config, self._ledger, self._state = config, ledger, ledger.state
         #: The error that the sweep ends with, if any.
         self.error: TunekitError | None = None
         # The trials that the time budget or ``fail_fast`` has stopped; None if neither has.
@@ -97,10 +97,10 @@ class SweepOutcome:
         self, trial_id: str, iteration: int, result: Mapping[str, Any], *, ends: bool
     ) -> None:
         """Log a result without a score; end the sweep if all lack one and ``ends`` is set."""
-        engine, result = self._engine, flatten(result)
-        lacks, names = engine.lacks(result), engine.history.names
+        state, result = self._state, flatten(result)
+        lacks, names = state.lacks(result), state.history.names
         missing = [name for name in lacks if name not in result]
-        if missing and not engine.has_decided and names.keys().isdisjoint(missing):
+        if missing and not state.has_decided and names.keys().isdisjoint(missing):
             if ends:
                 self.end(MetricNotFoundError(metric_advice(missing, names, result)))
             return
@@ -124,7 +124,7 @@ class SweepOutcome:
 
     def reported(self, trial: Trial, report: Mapping[str, Any], callbacks: Collection[Any]) -> None:
         """Record a report; at the first one, warn if nothing requests checkpoints to validate."""
-        if self._engine.has_saved:
+        if self._state.has_saved:
             return
         first, self._has_reported = not self._has_reported, True
         advice = None
@@ -136,13 +136,13 @@ class SweepOutcome:
                 isinstance(callback, CheckpointPolicy) and callback.applies(trial)
                 for callback in callbacks
             )
-            advice = _nobody_saves(trial, report, self._engine.required, policies=policies)
+            advice = _nobody_saves(trial, report, self._state.required, policies=policies)
         if advice is not None:
             logger.warning("%s", advice)
 
     def ended(self, trial: Trial) -> None:
         """Record the end of a trial; at the first one, warn if no trial has saved a checkpoint."""
-        if self._engine.has_saved or self._has_ended or not trial.last_result:
+        if self._state.has_saved or self._has_ended or not trial.last_result:
             return
         self._has_ended = True
         if self._how_to_save is NO_CHECKPOINT:  # otherwise, it was already logged
@@ -158,7 +158,7 @@ class SweepOutcome:
         """
         if self._cut is None:
             stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
-            self._cut = {t for t in stopped if t not in self._engine.ended}
+            self._cut = {t for t in stopped if t not in self._state.ended}
             self._ledger.record(SessionCutShort(trial_ids=sorted(self._cut)))
 
     def record_end(self, ended: bool) -> None:
@@ -179,8 +179,8 @@ class SweepOutcome:
         for more in failures.summaries():
             logger.warning("Validations have failed: %s.", more)
         reported = {name for trial in trials for name in flatten(trial.last_result)}
-        missing = sorted(self._engine.required - reported)
-        unscored = sorted(self._engine.unscored)
+        missing = sorted(self._state.required - reported)
+        unscored = sorted(self._state.unscored)
         if unscored:
             logger.error(
                 "No trial has a score, so there is no best trial: each validation of this sweep "
@@ -188,7 +188,7 @@ class SweepOutcome:
                 " and ".join(map(repr, unscored)),
                 function_name(self._config.fn),
             )
-        if missing and not self._engine.history.names and self._last is not None:
+        if missing and not self._state.history.names and self._last is not None:
             said, trace = self._last
             logger.error(
                 "No trial has a validated %s, so there is no best trial: no validation of this "
@@ -206,7 +206,7 @@ class SweepOutcome:
             and trial.trial_id not in (self._cut or ())
             and TRAINING_ITERATION in trial.last_result
         ]
-        if self._engine.has_saved or not missing or not ended:
+        if self._state.has_saved or not missing or not ended:
             return
         shown = user_metrics({name for report in ended for name in flatten(report)})
         failed = sum(trial.status == Trial.ERROR for trial in trials)

@@ -473,8 +473,8 @@ class Tuner(tune.Tuner):
 
 
 def _results_of(results: tune.ResultGrid, validation: ValidationCallback) -> ValidatedResults:
-    engine = validation.ledger.engine
-    names = engine.required | engine.history.names.keys()
+    state = validation.ledger.state
+    names = state.required | state.history.names.keys()
     return ValidatedResults(results, validation.config.constraints, sorted(names))
 
 

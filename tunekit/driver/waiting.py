@@ -69,7 +69,7 @@ class Waiting(Hosts):
     _continued: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        self.engine = self.ledger.engine
+        self.state = self.ledger.state
         self.pool = self.validator.pool
         self.executor = self.validator.executor
         self._traits = traits_of(self.scheduler)
@@ -79,7 +79,7 @@ class Waiting(Hosts):
     @property
     def required(self) -> frozenset[str]:
         """See :class:`~tunekit.validating.validator.Hosts`."""
-        return self.engine.required
+        return self.state.required
 
     # What a waiting trial does -----------------------------------------------------------------
 

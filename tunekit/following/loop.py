@@ -95,8 +95,8 @@ def validate_all(
         tunekit.errors.ConfigError: If a validation requests more than the cluster has, or if the
             record has scores of another function.
         tunekit.errors.ValidationFailedError: If the first validations have failed for the same
-        reason. tunekit.errors.AlreadyRunningError: If another process writes the journal, or takes
-        over.
+            reason.
+        tunekit.errors.AlreadyRunningError: If another process writes the journal, or takes over.
     """
     with ExitStack() as stack:
         stack.callback(recorder.lock.release)

@@ -72,7 +72,7 @@ SERIES = "journal"
 STATE = "state"
 
 #: The version of the format, in each file's first line.
-VERSION = 4
+VERSION = 5
 
 # A line without this mark is read several times faster.
 _MARK = MARK.encode()

@@ -15,9 +15,9 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.session import Session
 from tunekit.config import ValidationConfig
-from tunekit.core.engine import Engine
 from tunekit.core.events import Event, Home, SessionClosed, TrialAdded
 from tunekit.core.signatures import function_name
+from tunekit.core.state import SweepState
 from tunekit.core.timing import Clock
 from tunekit.core.values import finite_number
 from tunekit.errors import AlreadyRunningError
@@ -52,7 +52,7 @@ class Ledger:
         #: Set, from another thread, once another driver has taken over the sweep.
         self.lost: AlreadyRunningError | None = None
         #: The state of the sweep.
-        self.engine = Engine()
+        self.state = SweepState()
         #: While recorded events are replayed: gets each new one, which the journal already has.
         self.repeats: Callable[[Event], None] | None = None
         #: The experiment's folder, once it is known.
@@ -114,7 +114,7 @@ class Ledger:
         event = event if event.time else structs.replace(event, time=self._clock.time())
         if self._journal is not None:
             self._journal.append(self.home.recorded(event))
-        self.engine.apply(event)
+        self.state.apply(event)
 
     def add(self, trial: Trial) -> None:
         """Record a trial at the next :meth:`keep`."""

@@ -35,8 +35,8 @@ from tunekit.core.events import (
     TrialErrored,
     TrialRetried,
     has_begun,
-    trials_cut_short,
 )
+from tunekit.core.state import SweepState
 from tunekit.core.timing import Clock
 from tunekit.errors import RestoreError
 from tunekit.journal.journal import STATE as FOLDER
@@ -371,7 +371,7 @@ def _updated(state: bytes, events: Sequence[Event], as_of: int) -> bytes:
     """
     saved = json.loads(state)
     records = {json.loads(own)["trial_id"]: [own, more] for own, more in saved["trial_data"]}
-    statuses = dict.fromkeys(trials_cut_short(events), Trial.PENDING)
+    statuses = dict.fromkeys(SweepState.after(events).cut_short, Trial.PENDING)
     for event in events:
         if event.n <= as_of:
             continue

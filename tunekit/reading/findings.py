@@ -92,7 +92,7 @@ def summary_json(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
         "validations_ran_s": sum(row["ran_s"] or 0.0 for row in every),
         "iterations": timeline.iterations,
         "unprocessed": sum(trial.unprocessed for trial in trials),
-        "exploits": len(timeline.ancestry),
+        "exploits": len(timeline.state.ancestry),
         "later": {name: _later(name, rows) for name, rows in _by_name(timeline.later).items()},
     }
 

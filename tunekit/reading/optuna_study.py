@@ -10,7 +10,8 @@ from typing import Any
 
 from tunekit.core.metrics import finite_json, flatten
 from tunekit.core.parameters import CHOICE, INT, Parameter, choice, parameters_of
-from tunekit.core.timeline import Timeline, TrialSummary
+from tunekit.core.summaries import TrialSummary
+from tunekit.core.timeline import Timeline
 from tunekit.core.values import describe_error
 from tunekit.errors import ConfigError, extra
 
@@ -76,7 +77,7 @@ def study_of(
     study.set_user_attr("metric", metric if len(names) == 1 else names)
     study.set_user_attr("constants", _plain(constants))
     overwritten: dict[str, list[dict[str, Any]]] = {}
-    for exploit in timeline.ancestry:
+    for exploit in timeline.state.ancestry:
         known = {name: getattr(exploit, name) for name in _EXPLOIT}
         own = finite_json({**known, "config": flatten(exploit.config)})
         overwritten.setdefault(exploit.trial_id, []).append(own)

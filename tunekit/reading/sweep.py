@@ -22,7 +22,8 @@ from tunekit.core.events import Event, Home
 from tunekit.core.metrics import closest_name, flatten, format_names
 from tunekit.core.ranking import Ranked, front_of, ranking_of
 from tunekit.core.signatures import ValidationFunction, function_name
-from tunekit.core.timeline import ScoredCheckpoint, Timeline
+from tunekit.core.summaries import ScoredCheckpoint
+from tunekit.core.timeline import Timeline
 from tunekit.core.timing import Clock, Pace
 from tunekit.errors import ConfigError, MetricNotFoundError, extra
 from tunekit.following.best import best_requests
@@ -264,7 +265,7 @@ class Sweep:
     @property
     def lineage(self) -> Lineage:
         """Return the exploits: which trials were overwritten with which checkpoints (PBT)."""
-        return Lineage(self.timeline.ancestry)
+        return Lineage(self.timeline.state.ancestry)
 
     # Rankings and summaries --------------------------------------------------------------------
 

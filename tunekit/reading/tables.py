@@ -13,7 +13,8 @@ import pandas as pd
 
 from tunekit.core.metrics import GENERATION, ITERATION, REPORT_TIME, RUNS, flatten
 from tunekit.core.ranking import Ranked
-from tunekit.core.timeline import VALIDATION, Timeline
+from tunekit.core.summaries import VALIDATION
+from tunekit.core.timeline import Timeline
 from tunekit.core.validation import PENDING
 from tunekit.results.lineage import frame_of
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -23,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 # The seconds between checks of whether validations wait for resources.
 _COUNT_INTERVAL_S = 0.5
+
+# The start of an attempt that begins within so many seconds has no line of its own.
+_APART_S = 1.0
 
 #: Attempts to start, and the trials in whose processes they run, by trial ID.
 Launch: TypeAlias = tuple[list[Attempt], Mapping[str, Trial]]
@@ -82,6 +86,10 @@ class Validator:
         self._retried = Failures()
         self._next_poll = 0.0
         self._next_count = 0.0
+        # When each attempt was started that has not begun, on the clock, in order; and the time of
+        # the newest start that may be in the journal.
+        self._starting: dict[str, float] = {}
+        self._recorded_to = -math.inf
         # The metrics whose size has been warned about.
         self._too_large: set[str] = set()
 
@@ -92,8 +100,7 @@ class Validator:
     def _launch(self, attempts: Iterable[Attempt], trials: Mapping[str, Trial]) -> None:
         """Start attempts, in the processes of their trials if these are given."""
         for attempt in attempts:
-            name, now = attempt.request.id, self._clock.time()
-            self._record(AttemptStarted(time=now, id=name, attempt=attempt.number))
+            self._starting[attempt.id] = self._clock.monotonic()
             self.executor.start(attempt, host=trials.get(attempt.request.trial_id))
 
     def counts(self) -> dict[str, int]:
@@ -132,6 +139,7 @@ class Validator:
         yield from self._cancel(*self.pool.expire(now), too_long=True)
         for attempts, trials in self._hosts.start(self.pool, self.executor, now):
             self._launch(attempts, trials)
+        self._record_starts(now)
         self._count_unplaced(now)
 
     def close(self) -> None:
@@ -150,9 +158,10 @@ class Validator:
             ended = None
             if isinstance(event, HostEnded):
                 self._hosts.host_ended(event.trial_id)
-            elif isinstance(event, Began):
-                attempt, time = self.pool.attempt(event.attempt_id), self._clock.time()
-                self._record(AttemptBegan(time=time, id=attempt.request.id, attempt=attempt.number))
+                continue
+            since = self._starting.pop(event.attempt_id, -math.inf)
+            if isinstance(event, Began):
+                self._record_attempt(AttemptBegan, event.attempt_id, now - since)
                 self.pool.began(event.attempt_id, now)
             elif isinstance(event, Returned):
                 self._warn_of_left_out(event.value)
@@ -160,12 +169,28 @@ class Validator:
                 ended = self.pool.returned(event.attempt_id, event.value, required, now)
             else:
                 self.ray_watch.check()
+                if since > self._recorded_to:  # it has not begun
+                    self._record_attempt(AttemptStarted, event.attempt_id, now - since)
                 attempt = self.pool.attempt(event.attempt_id)
                 ended = self.pool.failed(event.attempt_id, event.reason, event.error, now)
                 if ended is None:
                     self._warn_of_retry(attempt.request, event.reason)
             if ended is not None:
                 yield ended
+
+    def _record_starts(self, now: float) -> None:
+        """Record the attempts that were started a while ago and have not begun."""
+        since, self._recorded_to = self._recorded_to, now - _APART_S
+        for attempt_id, started in self._starting.items():
+            if since < started <= self._recorded_to:
+                self._record_attempt(AttemptStarted, attempt_id, now - started)
+
+    def _record_attempt(
+        self, kind: type[AttemptBegan | AttemptStarted], attempt_id: str, after_s: float
+    ) -> None:
+        attempt, time = self.pool.attempt(attempt_id), self._clock.time()
+        name, after_s = attempt.request.id, round(after_s, 4)
+        self._record(kind(time=time, id=name, attempt=attempt.number, after_s=after_s))
 
     def _warn_of_left_out(self, value: Any) -> None:
         """Warn once about each metric that is too large to store."""
@@ -199,6 +224,7 @@ class Validator:
     ) -> list[ValidationEnded]:
         """Cancel attempts; return the outcomes that follow."""
         for attempt in cancelled:
+            self._starting.pop(attempt.id, None)
             if host := self.executor.cancel(attempt, too_long=too_long):
                 self._hosts.host_ended(host)
         return ended

@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.invariants import broken_in
 from tunekit.core.queue import Circumstances, Next, Process, Queue, what_next
-from tunekit.core.report import MOVES, IllegalMove, Report, State, Wants
+from tunekit.core.report import MOVES, IllegalMove, Report, Stage, Wants
 
 
 def report(iteration: int, **more: Any) -> Report:
@@ -51,20 +51,20 @@ def in_each_state() -> list[Report]:
 
 @pytest.mark.parametrize("fact", FACTS)
 def test_a_move_that_is_not_in_the_table_is_refused(fact):
-    assert {one.state for one in in_each_state()} == {*State}
+    assert {one.stage for one in in_each_state()} == {*Stage}
     for one in in_each_state():
-        former = one.state
-        waits = fact in ("continued", "ended") and former is not State.OPEN
-        if waits and (former is State.SAVING or fact == "continued"):
+        former = one.stage
+        waits = fact in ("continued", "ended") and former is not Stage.OPEN
+        if waits and (former is Stage.SAVING or fact == "continued"):
             FACTS[fact](one)  # it is seen later, or says nothing new
-            assert one.state is former
+            assert one.stage is former
         elif (former, fact) in MOVES:
             FACTS[fact](one)
-            assert one.state in MOVES[former, fact]
+            assert one.stage in MOVES[former, fact]
         else:
             with pytest.raises(IllegalMove):
                 FACTS[fact](one)
-            assert one.state is former
+            assert one.stage is former
 
 
 def test_whether_a_report_is_validated_may_depend_on_what_follows():
@@ -73,19 +73,19 @@ def test_whether_a_report_is_validated_may_depend_on_what_follows():
         return is_open
 
     open_, first, last = (saving(n, wants=Wants.SCORE_IF_LAST) for n in (1, 2, 3))
-    assert saved(open_).state is State.OPEN
+    assert saved(open_).stage is Stage.OPEN
     first.continued()  # before it is saved
-    assert saved(first).state is State.READY
+    assert saved(first).stage is Stage.READY
     last.ended(validates=True, saves=True)
-    assert last.state is State.SAVING and saved(last).state is State.SCORING
+    assert last.stage is Stage.SAVING and saved(last).stage is Stage.SCORING
     for validates, saves, then in [
-        (True, True, State.SAVING),
-        (False, True, State.SAVING),
-        (True, False, State.READY),
+        (True, True, Stage.SAVING),
+        (False, True, Stage.SAVING),
+        (True, False, Stage.READY),
     ]:
         unsaved = report(4, wants=Wants.SCORE_IF_LAST)
         unsaved.ended(validates=validates, saves=saves)
-        assert unsaved.state is then
+        assert unsaved.stage is then
 
 
 class ReportsOfATrial(RuleBasedStateMachine):
@@ -97,8 +97,8 @@ class ReportsOfATrial(RuleBasedStateMachine):
         self.processed: list[int] = []
         self.dropped: set[int] = set()
 
-    def of(self, state: State) -> list[Report]:
-        return [one for one in self.queue if one.state is state]
+    def of(self, state: Stage) -> list[Report]:
+        return [one for one in self.queue if one.stage is state]
 
     @precondition(lambda self: not self.queue.over)
     @rule(saves=st.booleans(), wants=st.sampled_from(Wants))
@@ -111,16 +111,16 @@ class ReportsOfATrial(RuleBasedStateMachine):
     @precondition(lambda self: self.queue.saves)
     @rule(data=st.data(), there=st.booleans())
     def a_save_ends(self, data: st.DataObject, there: bool) -> None:
-        one = data.draw(st.sampled_from(self.of(State.SAVING)))
+        one = data.draw(st.sampled_from(self.of(Stage.SAVING)))
         if there:
             one.saved("c")
         else:
             one.lost()
 
-    @precondition(lambda self: self.of(State.SCORING))
+    @precondition(lambda self: self.of(Stage.SCORING))
     @rule(data=st.data())
     def a_validation_ends(self, data: st.DataObject) -> None:
-        data.draw(st.sampled_from(self.of(State.SCORING))).scored(None)
+        data.draw(st.sampled_from(self.of(Stage.SCORING))).scored(None)
 
     @precondition(lambda self: self.queue.undecided and not self.queue.over)
     @rule(validates=st.booleans(), saves=st.booleans())
@@ -181,8 +181,8 @@ def test_a_trial_that_restarts_has_not_ended_and_one_that_does_not_keeps_its_rep
     assert again.fail("it has failed", restarts=True) == [] and again.take().iteration == 1
     ended = Queue([is_open(), saving(2)])
     assert ended.fail("it has failed", restarts=False) == []
-    states = [State.OPEN, State.READY, State.READY]
-    assert [one.state for one in ended] == states, "is the first validated?"
+    states = [Stage.OPEN, Stage.READY, Stage.READY]
+    assert [one.stage for one in ended] == states, "is the first validated?"
 
 
 WAIT, CONTINUE, AUTO = Circumstances("wait"), Circumstances("continue"), Circumstances()

@@ -13,10 +13,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from tests.support.invariants import broken_in, check_journal
 from tests.support.seeds import SCHEDULES
-from tunekit.core.engine import Engine
-from tunekit.core.events import Event, Reported, TrialRetried, ValidationEnded
+from tunekit.core.events import AttemptBegan, Event, Reported, TrialRetried, ValidationEnded
 from tunekit.core.queue import Queue
-from tunekit.core.report import Report, State
+from tunekit.core.report import Report, Stage
+from tunekit.core.state import SweepState
 from tunekit.core.sweep import (
     About,
     Advance,
@@ -42,8 +42,8 @@ class Facts(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.engine = Engine(required=frozenset({"accuracy"}))
-        self.sweep = Sweep(Rules(when=self.when, on_failure="ignore"), self.engine)
+        self.state = SweepState(required=frozenset({"accuracy"}))
+        self.sweep = Sweep(Rules(when=self.when, on_failure="ignore"), self.state)
         self.journal: list[Event] = []
         self.saving: list[Save] = []
         self.validating: dict[str, Any] = {}
@@ -60,7 +60,7 @@ class Facts(RuleBasedStateMachine):
         for command in commands:
             match command:
                 case Record(event):
-                    self.engine.apply(event)
+                    self.state.apply(event)
                     self.journal.append(
                         type(event)(**{**_fields(event), "n": len(self.journal) + 1})
                     )
@@ -69,6 +69,7 @@ class Facts(RuleBasedStateMachine):
                 case Validate(request):
                     assert request.checkpoint and request.id not in self.validating
                     self.validating[request.id] = request
+                    self.do([Record(AttemptBegan(id=request.id, attempt=1))])
                 case Cancel(trial_id):
                     for name in [n for n in self.validating if n.startswith(f"{trial_id}:")]:
                         del self.validating[name]
@@ -156,7 +157,8 @@ class Facts(RuleBasedStateMachine):
         del self.validating[name]
         if score is not None:
             self.scores[name] = score
-            ended = ValidationEnded(id=name, status="validated", metrics={"accuracy": score})
+            metrics = {"accuracy": score}
+            ended = ValidationEnded(id=name, status="validated", metrics=metrics, attempts=1)
         else:
             ended = ValidationEnded(id=name, status="failed", reason="raised KeyError: 'x'")
         self.do(self.sweep.ended(ended))
@@ -195,9 +197,9 @@ class Facts(RuleBasedStateMachine):
 
     @invariant()
     def each_validation_is_waited_for(self) -> None:
-        assert self.engine.unfinished.keys() == self.validating.keys()
+        assert self.state.unfinished.keys() == self.validating.keys()
         scoring = sum(
-            one.state is State.SCORING for queue in self.sweep.queues.values() for one in queue
+            one.stage is Stage.SCORING for queue in self.sweep.queues.values() for one in queue
         )
         assert scoring == len(self.validating)
 
@@ -243,24 +245,24 @@ def report(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Co
     commands = sweep.reported(trial_id, {"training_iteration": iteration}, About(**about))
     for command in commands:
         if isinstance(command, Record):
-            sweep.engine.apply(command.event)
+            sweep.state.apply(command.event)
     return commands
 
 
 @pytest.mark.parametrize("when", ["auto", "decisions", 1])
 def test_what_is_recorded_precedes_what_follows_from_it(when):
-    sweep = Sweep(Rules(when=when), Engine(required=frozenset({"accuracy"})))
+    sweep = Sweep(Rules(when=when), SweepState(required=frozenset({"accuracy"})))
     *_, save = report(sweep, "a", 1, point=1.0, saves=True)
     assert isinstance(save, Save)
-    saved, requested, validate, _ = sweep.saved("a", save.report, "c", path="c")
-    assert isinstance(saved, Record) and isinstance(requested, Record)
+    saved, validate, _ = sweep.saved("a", save.report, "c", path="c")
+    assert isinstance(saved, Record) and saved.event.validates
     assert isinstance(validate, Validate) and validate.request.path == "c"
     first, *_ = sweep.ended(ValidationEnded(id=validate.request.id, status="failed", reason="x"))
     assert isinstance(first, Record)
 
 
 def test_a_trial_that_was_stopped_while_it_was_saved_is_not_validated():
-    sweep = Sweep(Rules(when=1), Engine())
+    sweep = Sweep(Rules(when=1), SweepState())
     *_, save = report(sweep, "a", 1, saves=True)
     assert sweep.dropped("a") == []
     assert sweep.saved("a", save.report, "c", path="c") == []
@@ -276,7 +278,7 @@ def saved(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Com
 def apply(sweep: Sweep, commands: list[Command]) -> list[Command]:
     for command in commands:
         if isinstance(command, Record):
-            sweep.engine.apply(command.event)
+            sweep.state.apply(command.event)
     return commands
 
 
@@ -290,7 +292,7 @@ def score(sweep: Sweep, name: str, value: float) -> list[Command]:
 
 
 def made(when: str | int = 1) -> Sweep:
-    return Sweep(Rules(when=when), Engine(required=frozenset({"accuracy"})))
+    return Sweep(Rules(when=when), SweepState(required=frozenset({"accuracy"})))
 
 
 def test_no_report_is_given_while_its_trial_is_saved():
@@ -354,7 +356,7 @@ def test_a_validation_that_an_earlier_session_left_is_waited_for():
     sweep.queues["a"] = Queue([one])
     key = ValidationKey("a", 0, 1, 1)
     [validate] = sweep.requested("a", one, key, is_recorded=True)
-    assert one.state is State.SCORING and validate.request.key == key
+    assert one.stage is Stage.SCORING and validate.request.key == key
     recorded, _ = sweep.requested("b", Report(iteration=1, checkpoint="c"), key, is_recorded=False)
     assert isinstance(recorded, Record)
 

@@ -22,11 +22,10 @@ from tunekit.core.events import (
     TrialResumed,
     TrialRetried,
     ValidationEnded,
-    ValidationRequested,
 )
 from tunekit.core.queue import Queue
 from tunekit.core.ranking import ranking_of
-from tunekit.core.report import Report, State, Wants
+from tunekit.core.report import Report, Stage, Wants
 from tunekit.core.timeline import Timeline
 
 
@@ -48,8 +47,7 @@ def scored(iteration: int, at: float, accuracy: float) -> list[Event]:
     """A report whose validation has ended, and that Tune has not processed."""
     return [
         reported(iteration, at),
-        saved(iteration, at),
-        requested(iteration, at),
+        saved(iteration, at, validates=True),
         ended(iteration, at + 0.5, accuracy),
     ]
 
@@ -77,7 +75,8 @@ def test_after_a_kill_only_reports_with_checkpoints_wait():
 
 
 def test_each_checkpoint_of_a_followed_folder_is_a_result():
-    lines = [added(), *scored(1, 1.0, 0.5), reported(2, 2.0), saved(2, 2.0)]
+    first = [reported(1, 1.0), saved(1, 1.0), requested(1, 1.0), ended(1, 1.5, 0.5)]
+    lines = [added(), *first, reported(2, 2.0), saved(2, 2.0)]
     timeline = told(*lines, sessions=[{"n": 0, "followed": "/run"}])
     assert (timeline.trials["a"].iteration, timeline.trials["a"].unprocessed) == (2, 0)
     assert [row.get("accuracy") for row in timeline.rows("a")] == [0.5, None]
@@ -102,8 +101,8 @@ def test_a_function_that_was_held_has_not_trained_meanwhile():
     assert chronicle.trials["a"].trained_s == 5.0
 
 
-def of_validation(kind: str, at: float, attempt: int = 1) -> Event:
-    return event(kind, at, id="a:0:1:1", attempt=attempt)
+def of_validation(kind: str, at: float, attempt: int = 1, **known: Any) -> Event:
+    return event(kind, at, id="a:0:1:1", attempt=attempt, **known)
 
 
 @pytest.mark.parametrize(
@@ -166,11 +165,12 @@ def test_a_trial_that_failed_or_has_not_ended_was_not_stopped(last):
     assert not trial.stopped and trial.shown_status == trial.status
 
 
-def test_what_waited_for_resources_did_not_run():
-    started = of_validation("attempt_started", 2.0)
-    chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), started, ended(1, 8.0, 0.5))
-    assert spans(chronicle, "requested") == [(1.0, 7.0)]
-    assert spans(chronicle, "validating") == [(7.0, 8.0)]
+def test_an_attempt_that_begins_at_once_is_a_single_line():
+    began = of_validation("attempt_began", 2.0, attempt=2, after_s=0.5)
+    chronicle = told(added(), reported(1, 0.0), saved(1, 1.0, validates=True), began)
+    [row] = chronicle.validations
+    assert (row["status"], row["attempts"]) == ("running", 2)
+    assert (row["requested"], row["started"], row["ran_from"]) == (1.0, 1.5, 2.0)
 
 
 def test_a_request_that_is_made_again_after_a_kill_is_the_same_one():
@@ -330,13 +330,12 @@ class Sweep(RuleBasedStateMachine):
         self.queue.append(entry)
         if saves:
             entry.saved(path := self.key(entry)["id"])
-            self.write(CheckpointSaved(trial_id="a", **self.key(entry), checkpoint=path))
-            if validates:
-                self.write(ValidationRequested(trial_id="a", **self.key(entry)))
+            known = {**self.key(entry), "checkpoint": path, "validates": validates}
+            self.write(CheckpointSaved(trial_id="a", **known))
 
     @rule(data=st.data(), score=SCORES)
     def a_validation_ends(self, data: Any, score: float | None) -> None:
-        scoring = [entry for entry in self.queue if entry.state is State.SCORING]
+        scoring = [entry for entry in self.queue if entry.stage is Stage.SCORING]
         if not scoring:
             return
         entry = data.draw(st.sampled_from(scoring))
