@@ -84,24 +84,25 @@ class ValidatingController(TuneController):
 
     # The sweep ---------------------------------------------------------------------------------
 
-    # Tune saves every attribute that it does not exclude by name.
+    # Tune saves every attribute that it does not exclude by name; ours are not saved.
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
         return {name: value for name, value in state.items() if name not in self._unsaved}
 
-    # Validations may be pending when all trials have ended: in a restored sweep.
+    # Tune looks at trials alone. In a restored sweep, validations of ended trials may be pending.
     def is_finished(self) -> bool:
         return bool(super().is_finished()) and not self.rules.has_pending()
 
-    # Tune creates a trial for each that starts. Here, several are created at once, because the
-    # search algorithm is recorded each time (decision 3), unless it learns from results meanwhile.
+    # Tune creates a trial for each that starts; here, several are created at once, because the
+    # search algorithm is recorded each time (decision 3). The time matters only if it learns from
+    # results.
     def _maybe_update_trial_queue(self) -> None:
         has_enough = len(self._pending_trials) > self._max_pending_trials * 3 // 4
         if not (has_enough and isinstance(self.search_alg, BasicVariantGenerator)):
             super()._maybe_update_trial_queue()
 
     # Synchronous PBT waits for live trials. Tune counts failed ones among them, but not those that
-    # were continued after they had ended. It does not save one that another's result has changed.
+    # were continued after they had ended. Nor does it save one that another's result has changed.
     def _set_trial_status(self, trial: Trial, status: str) -> None:
         super()._set_trial_status(trial, status)
         if trial.is_finished():
@@ -110,7 +111,8 @@ class ValidatingController(TuneController):
             self._live_trials.add(trial)
         self._mark_trial_to_checkpoint(trial)
 
-    # Here, and in the next one, Tune stops all trials, and a restored sweep may continue them.
+    # When Tune stops all trials, it is not a decision on what they have trained: what waits stays
+    # pending, because a restored sweep continues.
     def _stop_experiment_if_needed(self) -> None:
         self.queues.ends = True
         super()._stop_experiment_if_needed()
@@ -122,49 +124,49 @@ class ValidatingController(TuneController):
 
     # Reports and failures arrive ---------------------------------------------------------------
 
-    # Tune processes a report as it arrives, and a failure before the reports that precede it.
+    # Tune processes a report or a failure as it arrives; here, it joins the trial's queue.
     def _on_training_result(self, trial: Trial, result: Any) -> None:
         self.queues.receive(trial, result)
 
     def _trial_task_failure(self, trial: Trial, exception: Exception) -> None:
         self.queues.fail(trial, exception)
 
-    # A save that was requested late has held back the reports that followed.
+    # Tune only registers the checkpoint; here, the reports that the save has held back follow.
     def _on_saving_result(self, trial: Trial, checkpoint_value: Any) -> None:
         super()._on_saving_result(trial, checkpoint_value)
         self.queues.advance(trial)
 
     # Tune processes a result -------------------------------------------------------------------
 
-    # A result without a score may lack the sweep's metric, for which Tune ends the sweep.
+    # Tune raises if a result lacks the sweep's metric, as one without a score does.
     def _validate_result_metrics(self, result: Any) -> None:
         if not isinstance(self._scheduler_alg, Unscored):
             super()._validate_result_metrics(result)
 
-    # A decision is recorded before Tune carries it out, and a recorded one takes precedence.
+    # Tune carries out its decision; here, it is recorded first, or replaced by a recorded one.
     def _process_trial_result(self, trial: Trial, result: dict[str, Any]) -> Any:
         return self.processing.decided(trial, super()._process_trial_result(trial, result))
 
-    # Tune saves a trial after its result. Here, it was saved when the report arrived.
+    # Tune saves a trial after its result; here, it was saved when the report arrived.
     def _checkpoint_trial_if_needed(self, trial: Trial, force: bool = False) -> None:
         if trial not in self.processing:
             super()._checkpoint_trial_if_needed(trial, force=force)
         elif self.processing.needs_save(trial, force=force) and not self.queues.moved_on(trial):
             super()._schedule_trial_save(trial)
 
-    # Tune saves the newest weights, which may be later than those that the scheduler has ranked.
+    # Tune saves the newest weights; here, a pause or a clone gets those that were ranked.
     def _schedule_trial_save(self, trial: Trial, result: Any = None) -> Any:
         return self.processing.save(trial, result)
 
-    # The search algorithm gets the newest score of a trial that is stopped, or nothing.
+    # Tune gives the search algorithm the last result; here, it gets one only with a score.
     def stop_trial(self, trial: Trial) -> None:
         with overriding(self, _search_alg=self.processing.searching(scored=False)):
             super().stop_trial(trial)
 
     # Trials train, pause and stop --------------------------------------------------------------
 
-    # A trial whose result is being processed trains once that has ended. One with reports left,
-    # which the scheduler continues, has these processed first.
+    # Tune starts the next iteration at once; here, the rest of the trial's reports come first, and
+    # what is next for a trial whose result is being processed follows afterwards.
     def _schedule_trial_train(self, trial: Trial) -> None:
         if trial in self.processing:
             return
@@ -175,7 +177,7 @@ class ValidatingController(TuneController):
             self.processes.training.add(trial)
             super()._schedule_trial_train(trial)
 
-    # Tune ignores the pause of a trial without an actor: here, one that has released its slot.
+    # Tune ignores the pause of a trial without an actor; here, it may have released its slot.
     def _schedule_trial_pause(self, trial: Trial, should_checkpoint: bool = True) -> None:
         if trial in self._trial_to_actor:
             with self.reuse.pausing(trial):
@@ -184,7 +186,8 @@ class ValidatingController(TuneController):
             self.queues.drop(trial)
             self._set_trial_status(trial, Trial.PAUSED)
 
-    # A decision makes void what a trial has trained since.
+    # Tune knows nothing of reports that wait, which the decision has made void, and keeps an actor
+    # for another trial even if its node ends or its iteration is long.
     def _schedule_trial_stop(self, trial: Trial, exception: Exception | None = None) -> None:
         self.queues.drop(trial)
         with self.reuse.stopping(trial):
@@ -192,34 +195,34 @@ class ValidatingController(TuneController):
 
     # Trials start in processes -----------------------------------------------------------------
 
-    # Tune requests processes of up to 200 trials, and warns if none of them starts.
+    # Tune requests the resources of many trials in advance; here, those that validations leave.
     def _maybe_add_actors(self) -> None:
         self.processes.start()
 
-    # Tune starts trials in the order of their requests.
+    # Tune starts trials in the order of their requests; here, those that released slots come first.
     def _schedule_trial_actor(self, trial: Trial) -> None:
         super()._schedule_trial_actor(trial)
         self.processes.requested(trial)
 
-    # Tune takes any cached actor, also for a trial whose own is about to start.
+    # Tune takes any cached actor; here, a trial leaves it to others if its own is about to start.
     def _maybe_reuse_cached_actor(self, trial: Trial) -> bool:
         return self.reuse.take(trial)
 
-    # Tune caches actors only if any trial may use them: here, a trial with workers keeps its own.
+    # Tune caches actors for any trial; here, a trial with workers keeps its own while it pauses.
     def _maybe_cache_trial_actor(self, trial: Trial) -> bool:
         return self.reuse.keep(trial)
 
-    # Tune ends cached actors that pending trials would use in the next step.
+    # Tune also ends cached actors that pending trials would use in the next step.
     def _cleanup_cached_actors(self, force_all: bool = False) -> None:
         self.reuse.clean_up(force_all=force_all)
 
-    # Tune ends a trial for good that cannot start in the process of another one.
+    # Tune ends a trial that cannot start in another's process; here, it starts in one of its own.
     def _on_trial_reset(self, trial: Trial, success: bool) -> None:
         if success:
             super()._on_trial_reset(trial, success)
         else:
             self._process_trial_failure(trial, NotReset(trial.trial_id))
 
-    # Tune counts every failure, also one that another trial in the same process may have caused.
+    # Tune counts every failure; here, not those that another trial in the process may have caused.
     def _process_trial_failure(self, trial: Trial, exception: Any) -> None:
         self.reuse.fail(trial, exception)
