@@ -230,14 +230,13 @@ class Restore:
 
     def _apply_to_sweep(self, event: Event, trial: Trial | None) -> None:
         """Apply a line to the state of the sweep, which follows from the journal."""
-        if isinstance(event, Processed) and trial is not None:
-            one = self._reports.engine.open.at(event)
-            if one is not None:
-                row = self._reports.restored(trial, self._entry(trial, one, then=True), event)
-                self._rows.setdefault(trial.trial_id, []).append(row)
-                if event.ranked and event.n <= self._since:
-                    self._scheduler.recall(trial, flatten(row))
-        self._reports.engine.apply(event)
+        engine = self._reports.engine
+        if isinstance(event, Processed) and trial and (one := engine.open.at(event)):
+            row = self._reports.restored(trial, self._entry(trial, one, then=True), event)
+            self._rows.setdefault(trial.trial_id, []).append(row)
+            if event.ranked and event.n <= self._since:
+                self._scheduler.recall(trial, flatten(row))
+        engine.apply(event)
 
     def _apply_to_tune(self, event: Event, trial: Trial) -> None:
         """Apply a line to those that lack it: Tune's trial, the scheduler and the searcher."""
@@ -255,15 +254,13 @@ class Restore:
                 for one in self._listeners:
                     if isinstance(one, CheckpointPolicy):
                         one.due(trial, {**event.report, "config": self._config_of(trial, event)})
-            case Processed():
-                one = self._reports.engine.open.at(event)
-                if one is not None:
-                    entry, new = self._entry(trial, one), event.n > self.as_of
-                    # Decisions are recorded, not repeated, because a scheduler may decide at random
-                    # (decision 3).
-                    controller.replay(
-                        trial, entry, event.decision, for_searcher=for_searcher, for_stoppers=new
-                    )
+            case Processed() if (one := self._reports.engine.open.at(event)) is not None:
+                entry, new = self._entry(trial, one), event.n > self.as_of
+                # Decisions are recorded, not repeated, because a scheduler may decide at random
+                # (decision 3).
+                controller.replay(
+                    trial, entry, event.decision, for_searcher=for_searcher, for_stoppers=new
+                )
             case TrialResumed():
                 self._scheduler.choose_again(controller.wrapped())
                 self._undo()
@@ -396,10 +393,8 @@ class Restore:
 
     def _queue_again(self, trial: Trial, *, ends: bool) -> None:
         """Make a trial wait for its reports that Tune had not processed, then continue or end."""
-        controller = self._reports.controller
-        entries = [
-            (self._entry(trial, one), one) for one in self._reports.engine.open.of(trial.trial_id)
-        ]
+        controller, reports = self._reports.controller, self._reports.engine.open.of(trial.trial_id)
+        entries = [(self._entry(trial, one), one) for one in reports]
         while entries and entries[-1][0].checkpoint is None and not ends:
             entries.pop()  # the trial runs these iterations again: it resumes from its newest save
         if not entries:

@@ -185,12 +185,10 @@ class Validator:
             if since < started <= self._recorded_to:
                 self._record(AttemptStarted, attempt_id, now - started)
 
-    def _record(
-        self, kind: type[AttemptBegan | AttemptStarted], attempt_id: str, after_s: float
-    ) -> None:
-        attempt, time = self.pool.attempt(attempt_id), self._clock.time()
-        name, after_s = attempt.request.id, round(after_s, 4)
-        self._emit(kind(time=time, id=name, attempt=attempt.number, after_s=after_s))
+    def _record(self, kind: Callable[..., Event], attempt_id: str, after_s: float) -> None:
+        attempt, now = self.pool.attempt(attempt_id), self._clock.time()
+        known = {"id": attempt.request.id, "attempt": attempt.number}
+        self._emit(kind(time=now, after_s=round(after_s, 4), **known))
 
     def _warn_of_left_out(self, value: Any) -> None:
         """Warn once about each metric that is too large to store."""
