@@ -307,11 +307,6 @@ class AttemptEvent(ValidationEvent, frozen=True, kw_only=True):
     attempt: _Count
     after_s: _Seconds = 0.0
 
-    @property
-    def started(self) -> float:
-        """Return when it was handed to Ray, in seconds since the epoch."""
-        return self.time - self.after_s
-
 
 class AttemptStarted(AttemptEvent, frozen=True, kw_only=True):
     """An attempt was handed to Ray a while ago and has not begun, or has failed before it did."""

@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tunekit.core.events import (
-    AttemptBegan,
-    AttemptStarted,
+    AttemptEvent,
     CheckpointEvent,
     CheckpointSaved,
     Event,
@@ -257,7 +256,7 @@ class SweepState:
                 if event.validates:
                     self.selected_at[event.trial_id] = event.iteration
                     self._request(event)
-            case AttemptBegan() | AttemptStarted():
+            case AttemptEvent():
                 pass  # no decision needs it
             case ValidationEnded():
                 self._end(event)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tunekit.core.constraints import Constraint, violation
 from tunekit.core.events import (
     AttemptBegan,
     AttemptEvent,
-    AttemptStarted,
     CheckpointEvent,
     CheckpointSaved,
     Event,
@@ -155,14 +154,9 @@ class Timeline:
     # Reading -----------------------------------------------------------------------------------
 
     @property
-    def own_names(self) -> Collection[str]:
-        """Return the flat names of the metrics of the sweep's own validations."""
-        return self.state.history.names
-
-    @property
     def names(self) -> list[str]:
         """Return the flat names of all metrics of validations, those of later ones last."""
-        return [*self.own_names, *self._later_names]
+        return [*self.state.history.names, *self._later_names]
 
     def rows(self, trial_id: str) -> Iterator[dict[str, Any]]:
         """Yield a trial's results, one for each iteration of each generation, in that order.
@@ -170,14 +164,14 @@ class Timeline:
         Each is the report of the newest run, with the metrics of the checkpoint saved there.
         """
         for place, one in self._ordered(trial_id):
-            row = {**move_to_reported(one.reported.report, self.own_names), GENERATION: place[0]}
+            row = move_to_reported(one.reported.report, self.state.history.names)
             row = merge(row, self._metrics(one))
             if self._later_names:
                 later = self._later.get(str(one.key), {})
                 row = merge(
                     move_to_reported(without(row, flatten(later)), self._later_names), later
                 )
-            row[RUNS] = one.key.run
+            row |= {GENERATION: place[0], RUNS: one.key.run}
             if one.saved is not None:
                 row[CHECKPOINT] = one.saved.checkpoint.rstrip("/").rpartition("/")[2]
             yield {**row, REPORT_TIME: one.reported.time}
@@ -262,10 +256,8 @@ class Timeline:
                 self._add_report(event)
             case ValidationRequested() | CheckpointSaved(validates=True):
                 self._add_request(event)
-            case AttemptStarted():
-                self._add_attempt(event, PendingStatus.STARTING, ran_from=None)
-            case AttemptBegan():
-                self._add_attempt(event, PendingStatus.RUNNING, ran_from=now)
+            case AttemptEvent():
+                self._add_attempt(event)
             case ValidationEnded():
                 self._add_outcome(event)
             case Processed():
@@ -369,12 +361,11 @@ class Timeline:
         known = {name: getattr(event, name) for name in names}
         row.update({**VALIDATION, **known, "requested": event.time})
 
-    def _add_attempt(
-        self, event: AttemptEvent, status: PendingStatus, ran_from: float | None
-    ) -> None:
-        row = self._unended(event.id)
-        row.update(status=status.value, attempts=event.attempt)
-        row.update(started=event.started, ran_from=ran_from)
+    def _add_attempt(self, event: AttemptEvent) -> None:
+        runs, row = isinstance(event, AttemptBegan), self._unended(event.id)
+        row["status"] = (PendingStatus.RUNNING if runs else PendingStatus.STARTING).value
+        row.update(attempts=event.attempt, started=event.time - event.after_s)
+        row["ran_from"] = event.time if runs else None
 
     def _unended(self, name: str) -> dict[str, Any]:
         """Return the row of a pending validation; a new dict if it is unknown or has ended."""
@@ -410,6 +401,6 @@ class Timeline:
         """Add the metrics of a later validation, below its name."""
         if row["id"].rsplit(":", 3)[0] in self.trials and row["status"] == Status.VALIDATED.value:
             # Metrics that the sweep decides by keep their names.
-            metrics = without({row["name"]: row["metrics"]}, self.own_names)
+            metrics = without({row["name"]: row["metrics"]}, self.state.history.names)
             self._later[row["id"]] = merge(self._later.get(row["id"], {}), metrics)
             self._later_names.update(dict.fromkeys(flatten(metrics)))

@@ -59,8 +59,9 @@ def name_problem(name: str, timeline: Timeline) -> str | None:
             "name='robust', for example; the metrics are then 'robust/accuracy' and so on."
         )
     rows = (row for trial_id in timeline.trials for row in timeline.rows(trial_id))
-    known = {*timeline.own_names, *(one for row in rows for one in flatten(row))}
-    later = set(timeline.names).difference(timeline.own_names)
+    own = timeline.state.history.names
+    known = {*own, *(one for row in rows for one in flatten(row))}
+    later = set(timeline.names).difference(own)
     same = [one for one in known - later if one.split("/")[0] == name]
     same += [name] if is_reserved(name) and not same else []
     return (

@@ -264,7 +264,7 @@ def test_a_checkpoint_that_the_sweep_has_not_validated_may_have_a_later_score():
     assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./f/c2-1")
     assert timeline.score("a", "new/f1", "max") == score
     assert timeline.score("a", "accuracy", "max") is None
-    assert timeline.validations == [] and not timeline.own_names
+    assert timeline.validations == [] and not timeline.state.history.names
 
 
 def test_a_name_that_the_sweep_itself_produces_since_is_the_sweeps():
