@@ -69,6 +69,8 @@ class Processes:
         self.starts_first: dict[Trial, None] = {}
         # How many trials had a slot when one last released its own.
         self._slots = 0
+        # The newest process when this was last checked.
+        self._newest: Any = None
         start_in_order(tune)
         fail_alone(tune._actor_manager)
 
@@ -118,10 +120,25 @@ class Processes:
         for trial in self.starting():
             yield trial.placement_group_factory.required_resources, 1
 
-    def starting(self) -> list[Trial]:
-        """Return the trials that have their resources but whose processes are still starting."""
-        pending = (one for one in self._tune._trial_to_actor if one.status == Trial.PENDING)
-        return [trial for trial in pending if has_starting_actor(self._tune, trial)]
+    def begun(self) -> Iterable[Trial]:
+        """Return the trials that are starting if any may have begun since the last call."""
+        newest = next(
+            reversed(self._tune._actor_manager._live_actors_to_ray_actors_resources), None
+        )
+        if newest is self._newest and not self._tune._resetting_trials:
+            return ()
+        self._newest = newest
+        return self.starting()
+
+    def starting(self) -> Iterator[Trial]:
+        """Yield each trial that has its resources but whose process is still starting."""
+        tune = self._tune
+        count = self._occupied - len(tune._running_trials & tune._trial_to_actor.keys())
+        # Newest first: a look at all actors in each step would take time that grows with them.
+        newest_first = reversed(tune._actor_manager._live_actors_to_ray_actors_resources)
+        trials = (tune._actor_to_trial.get(actor) for actor in newest_first)
+        starting = (one for one in trials if one is not None and one.status == Trial.PENDING)
+        yield from itertools.islice(starting, max(0, count))
 
     # Which trials start one --------------------------------------------------------------------
 

@@ -55,12 +55,6 @@ class Queue(deque[Report]):
         """Remove and return the oldest report if nothing is still to come; otherwise, None."""
         return self.popleft() if self and self[0].stage is Stage.READY else None
 
-    def drop(self) -> list[Report]:
-        """Remove and return all reports: a decision on an older one has made them void."""
-        dropped = list(self)
-        self.clear()
-        return dropped
-
     @property
     def undecided(self) -> Report | None:
         """Return the report that is validated only if the trial ends with it; None if none is."""

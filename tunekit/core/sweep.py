@@ -271,8 +271,8 @@ class Sweep:
 
     def saved(self, trial_id: str, report: Report, checkpoint: Any, *, path: str) -> list[Command]:
         """Handle the checkpoint of a report, in a path; None if it could not be saved."""
-        if report.stage is not Stage.SAVING:
-            return []  # the trial was stopped meanwhile
+        if report.stage is not Stage.SAVING:  # the trial was stopped meanwhile
+            return [] if checkpoint is None else [Delete(checkpoint)]
         if checkpoint is None:
             report.lost()
             return [Advance(trial_id)]
@@ -352,7 +352,7 @@ class Sweep:
         if report not in queue:
             return commands
         if report is queue[0]:
-            self.queues[event.trial_id] = self.queues.pop(event.trial_id)  # see advance_all
+            self.queues[event.trial_id] = self.queues.pop(event.trial_id)  # see flow
         return [*commands, Advance(event.trial_id)]
 
     def next_report(self, trial_id: str, *, trains: bool) -> Report | None:

@@ -236,7 +236,7 @@ class Run:
     def _look_at_processes(self) -> None:
         now = self.clock.monotonic()
         self.controller.ending.check(now)
-        for trial in self.controller.processes.starting():
+        for trial in self.controller.processes.begun():
             self.waiting.starts.begins(trial.trial_id, now)
 
     def _receive_scores(self) -> None:

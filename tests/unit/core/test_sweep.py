@@ -265,7 +265,7 @@ def test_a_trial_that_was_stopped_while_it_was_saved_is_not_validated():
     sweep = Sweep(Rules(when=1), SweepState())
     *_, save = report(sweep, "a", 1, saves=True)
     assert sweep.dropped("a") == []
-    assert sweep.saved("a", save.report, "c", path="c") == []
+    assert sweep.saved("a", save.report, "c", path="c") == [Delete("c")]
 
 
 def saved(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Command]:

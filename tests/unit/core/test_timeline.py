@@ -313,7 +313,7 @@ class Sweep(RuleBasedStateMachine):
 
     def back(self) -> None:
         """Let the trial continue from the last processed checkpoint."""
-        self.queue.drop()
+        self.queue.clear()
         self.iteration = self.saved
 
     @rule(saves=st.booleans(), validates=st.booleans())
@@ -360,7 +360,7 @@ class Sweep(RuleBasedStateMachine):
             self.back()
             self.write(TrialResumed(trial_id="a"))
         elif decision == "STOP":
-            self.queue.drop()
+            self.queue.clear()
             self.over = True
             if not ends_first:
                 self.write(TrialEnded(trial_id="a"))
@@ -368,7 +368,7 @@ class Sweep(RuleBasedStateMachine):
     @precondition(lambda self: self.iteration > 3 and not self.over)
     @rule()
     def a_trial_is_ended_on_the_result_of_another_one(self) -> None:
-        self.queue.drop()
+        self.queue.clear()
         self.over = True
         self.write(TrialEnded(trial_id="a", removed=True))
 
