@@ -27,10 +27,10 @@ import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.local_sweep import LocalSweep
 from tunekit._ray.scheduler_kinds import exhausts, rule_for
+from tunekit.core.executor import AttemptEvent, Began, Executor, Returned
 from tunekit.core.shares import divide, fits
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt
-from tunekit.validating.executor import AttemptEvent, Began, Executor, Returned
 from tunekit.validating.ray_executor import executor_of
 
 METRIC = "accuracy"

@@ -15,9 +15,9 @@ from tests.support.fakes import FakeExecutor
 from tests.support.invariants import check_journal
 from tests.support.schedulers import pbt, seed_all
 from tests.support.sweeps import Endless, Ran, sweep
+from tunekit.core.executor import AttemptEvent, Failed, HostEnded
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
-from tunekit.validating.executor import AttemptEvent, Failed, HostEnded
 
 LENGTH = 9
 

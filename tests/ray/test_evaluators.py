@@ -15,8 +15,8 @@ from ray import train, tune
 import tunekit
 from tests.support.real_sweeps import counting, events, fit
 from tunekit._ray.cluster import has_died
+from tunekit.core.executor import Failed, Returned
 from tunekit.core.validation import Attempt, Request, ValidationKey
-from tunekit.validating.executor import Failed, Returned
 from tunekit.validating.ray_executor import RayExecutor
 
 pytestmark = pytest.mark.usefixtures("leaves_nothing")

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tunekit.core.executor import AttemptEvent, Began, Executor, Failed, Returned
 from tunekit.core.validation import Attempt
 from tunekit.core.values import describe_error
-from tunekit.validating.executor import AttemptEvent, Began, Executor, Failed, Returned
 from tunekit.validating.process import pack_result
 
 
@@ -101,7 +101,7 @@ class FakeExecutor(Executor):
         return self.in_trials
 
     def start(self, attempt: Attempt, *, host: Any = None) -> None:
-        """See :class:`~tunekit.validating.executor.Executor`."""
+        """See :class:`~tunekit.core.executor.Executor`."""
         self.started.append(attempt)
         self._live[attempt.id] = attempt
         self._placed[attempt.id] = self._clock.monotonic() + self._delay(attempt)
@@ -110,7 +110,7 @@ class FakeExecutor(Executor):
         self._push(begins + self._seconds(attempt), "end", attempt)
 
     def poll(self) -> Iterator[AttemptEvent]:
-        """See :class:`~tunekit.validating.executor.Executor`."""
+        """See :class:`~tunekit.core.executor.Executor`."""
         now = self._clock.monotonic()
         while self._due and self._due[0][0] <= now:
             _, _, what, attempt = heapq.heappop(self._due)
@@ -131,16 +131,16 @@ class FakeExecutor(Executor):
                 yield Returned(attempt.id, pack_result(value))
 
     def cancel(self, attempt: Attempt, *, too_long: bool = True) -> None:
-        """See :class:`~tunekit.validating.executor.Executor`."""
+        """See :class:`~tunekit.core.executor.Executor`."""
         if self._live.pop(attempt.id, None) is not None:
             self.cancelled.append(attempt)
 
     def capacity(self, promised: Iterable[tuple[Mapping[str, float], int]]) -> int:
-        """See :class:`~tunekit.validating.executor.Executor`."""
+        """See :class:`~tunekit.core.executor.Executor`."""
         return self._slots - len(self._live) - sum(number for _, number in promised)
 
     def unplaced(self) -> int:
-        """See :class:`tunekit.validating.executor.Executor`."""
+        """See :class:`tunekit.core.executor.Executor`."""
         now = self._clock.monotonic()
         return sum(self._placed[attempt_id] > now for attempt_id in self._live)
 

@@ -176,9 +176,11 @@ def broken(sweep: Run) -> Iterator[str]:
         idle = idle and trial not in tune.processes.training and trial not in tune.processing.idle
         if idle and queue and queue.over and not trial.is_saving:
             yield f"{trial} has ended, and does not stand"
-    waiting, now = sweep.waiting, sweep.waiting.circumstances()
+    waiting, situation = sweep.waiting, tune.facts.situation()
+    now = waiting.circumstances(situation)
     for trial, then in queues.waiting_in_place.items():
-        if then == now and waiting._next(trial, queues.of(trial), now) is not Next.WAIT:
+        what = waiting.what(tune.facts.trial(trial), now, situation.now)
+        if then == now and what is not Next.WAIT:
             yield f"{trial} stands, and would not if it was asked again"
 
 

@@ -43,9 +43,9 @@ def heeding(tmp_path):
     ran = sweep(tmp_path, trials=4, slots=1, run=False)
     while not (ran.trials and ran.sweep.controller._running_trials):
         ran.sweep.step()
-    says = SimpleNamespace(waits=False, may=None, lacks_resources=lambda: False)
-    says.has_pending, says.slots = lambda: says.waits, lambda: says.may
-    ran.sweep.controller.rules = says
+    says = SimpleNamespace(may=None, pool=SimpleNamespace(idle=True))
+    says.slots, says.lacks_resources = lambda situation: says.may, lambda situation: False
+    ran.sweep.controller.waiting = says
     return ran.sweep.controller, says
 
 
@@ -61,7 +61,7 @@ def asked(monkeypatch) -> list[int]:
 def test_tune_does_not_warn_that_no_trial_runs_while_validations_are_pending(heeding, asked):
     tune, says = heeding
     tune._insufficient_resources_manager._no_running_trials_since = 12.0
-    for says.waits, since in ((False, 12.0), (True, -1)):
+    for says.pool.idle, since in ((True, 12.0), (False, -1)):
         tune._maybe_add_actors()
         assert tune._insufficient_resources_manager._no_running_trials_since == since
     assert len(asked) == 2
@@ -74,7 +74,7 @@ def test_what_is_kept_for_trials_that_are_to_start_is_given_back(heeding, asked)
     cache.increase_max(CPU)
     cache.cache_object(CPU, actor := next(iter(tune._trial_to_actor.values())))
     assert tune._actor_manager.num_pending_actors == 3 and cache.num_cached_objects
-    says.waits, says.may = True, 0
+    says.may = 0
     tune._maybe_add_actors()
     assert asked == [] and tune._actor_manager.num_pending_actors == 0
     assert tune._trial_to_actor == {first: actor}, "it has its resources"

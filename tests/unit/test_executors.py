@@ -27,12 +27,12 @@ from tests.support.fakes import FakeClock
 from tunekit import ValidationConfig
 from tunekit._ray import cluster, worker_errors
 from tunekit._ray.process_state import release_gpu_memory
+from tunekit.core.executor import Began, Failed, HostEnded, Returned
 from tunekit.core.failures import failure_kind
 from tunekit.core.validation import Attempt, Request
 from tunekit.distributed import TrainerValidation
 from tunekit.validating import ray_executor
 from tunekit.validating import ray_executor as module
-from tunekit.validating.executor import Began, Failed, HostEnded, Returned
 from tunekit.validating.process import Evaluator, outcome_of, result_of
 from tunekit.validating.ray_executor import RayExecutor, _Actor, _Flight, executor_of
 

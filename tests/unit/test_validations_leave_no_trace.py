@@ -27,8 +27,8 @@ import ray
 
 from tunekit._ray import process_state
 from tunekit._ray.process_state import ProcessState, undisturbed
+from tunekit.core.executor import Failed
 from tunekit.validating.context import ValidationContext
-from tunekit.validating.executor import Failed
 from tunekit.validating.process import Call, outcome_beside, validate_in_trial
 
 with suppress(ImportError):

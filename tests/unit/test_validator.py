@@ -9,8 +9,8 @@ import pytest
 from tests.support.fakes import FakeClock, FakeExecutor
 from tunekit.config import ValidationConfig
 from tunekit.core.events import AttemptBegan, AttemptStarted, Event
+from tunekit.core.executor import Failed
 from tunekit.core.validation import Request
-from tunekit.validating.executor import Failed
 from tunekit.validating.validator import Validator
 
 
@@ -28,7 +28,10 @@ def lines(
     validator = Validator(config, executor, clock, record=events.append)
     validator.submit(Request("a", iteration=1))
     for _ in range(polls):
-        events += validator.poll(at_once=True)
+        events += validator.poll()
+        for attempt in validator.pool.start(0, clock.monotonic()):
+            validator.start(attempt)
+        validator.look()
         clock.sleep(0.5)
     return [
         (type(event), event.attempt, event.after_s)

@@ -20,6 +20,7 @@ from tests.support.journals import read
 from tests.support.odd_values import EXCEPTIONS, ODD, VALUES, made, tensors
 from tunekit._ray.pickles import portable
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
+from tunekit.core.executor import Returned
 from tunekit.core.metrics import sanitize_report
 from tunekit.core.validation import Request, score_problem
 from tunekit.core.values import (
@@ -34,7 +35,6 @@ from tunekit.core.values import (
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
-from tunekit.validating.executor import Returned
 from tunekit.validating.process import outcome_of, pack_result
 
 

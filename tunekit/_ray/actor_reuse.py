@@ -173,7 +173,7 @@ class ActorReuse:
         # Pending trials with the same resources continue in cached actors in the next step.
         used = [one for one in pending if cached.has_cached_object(one)]
         if (used or self._kept) and not tune._pending_trials:
-            force_all = force_all or tune.rules.lacks_resources()
+            force_all = force_all or tune.waiting.lacks_resources(tune.facts.situation())
         others = any(not has_starting_actor(tune, one) for one in tune._pending_trials)
         for trial in list(self._kept):
             if not (force_all or others or trial.is_finished()):

@@ -15,15 +15,14 @@ class EndingProcesses:
 
     Args:
         tune: The sweep's controller.
+        ended_hosts: The trials whose processes were ended by a validation.
     """
 
-    def __init__(self, tune: TuneController):
-        self._tune = tune
+    def __init__(self, tune: TuneController, ended_hosts: set[str]):
+        self._tune, self._ended_hosts = tune, ended_hosts
         self._next_look = 0.0
         #: The trials with resources on a node that is about to end.
         self.leaving: set[str] = set()
-        #: The trials whose processes were ended by a validation.
-        self.ended_hosts: set[str] = set()
 
     def check(self, now: float) -> None:
         """Find the trials on nodes that are about to end, at most every 2 s."""
@@ -40,7 +39,7 @@ class EndingProcesses:
 
     def pop(self, trial_id: str) -> bool:
         """Forget a trial that leaves its process; return whether that has ended or must end."""
-        ends = trial_id in self.leaving or trial_id in self.ended_hosts
+        ends = trial_id in self.leaving or trial_id in self._ended_hosts
         self.leaving.discard(trial_id)
-        self.ended_hosts.discard(trial_id)
+        self._ended_hosts.discard(trial_id)
         return ends

@@ -1,10 +1,11 @@
-"""What is known about a trial's report when it arrives."""
+"""What is known: about a report that arrives, a trial that waits, and what a sweep runs on."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from ray import train
 from ray.tune.execution.tune_controller import TuneController
@@ -16,24 +17,118 @@ from tunekit._ray.functions import is_checkpointable_function
 from tunekit._ray.overrides import check_override
 from tunekit._ray.scheduler_kinds import rule_for, time_attr_of, traits_of
 from tunekit._ray.stoppers import reads_metrics
+from tunekit.core.executor import Executor
 from tunekit.core.metrics import VALIDATION_KEY, flatten, metric_of
+from tunekit.core.shares import Shares
 from tunekit.core.sweep import About
+from tunekit.core.timing import Clock
 from tunekit.core.values import finite_number
+from tunekit.core.waiting import Abilities, Situation, WaitingTrial
 from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
 
 
+class _Fixed(NamedTuple):
+    """What is known about a trial as long as its resources stay the same.
+
+    Attributes:
+        factory: The object that Ray keeps its resources in.
+        processes: The resources of each of its processes.
+        competes: Whether it needs a kind of resource that validations need.
+        any_resumes: Whether it need not ask for its checkpoint to be resumed.
+    """
+
+    factory: Any
+    processes: Sequence[Mapping[str, float]]
+    competes: bool
+    any_resumes: bool
+
+
 class Facts:
-    """Gather what is known about a report.
+    """Gather what is known, for rules that know no Ray.
 
     Args:
         tune: The sweep's controller.
         scheduler: The user's scheduler.
+        executor: Runs the validations.
+        shares: How trials and validations share the cluster.
+        clock: The sweep's clock.
     """
 
-    def __init__(self, tune: TuneController, scheduler: Any):
+    def __init__(
+        self,
+        tune: TuneController,
+        scheduler: Any,
+        executor: Executor,
+        shares: Shares,
+        clock: Clock,
+    ):
         self._tune, self._scheduler, self._traits = tune, scheduler, traits_of(scheduler)
+        self._executor, self._shares, self._clock = executor, shares, clock
+        self._need = executor.need.keys()
+        # What does not change as long as Ray keeps a trial's resources in the same object.
+        self._fixed: dict[Trial, _Fixed] = {}
+
+    # About the sweep ---------------------------------------------------------------------------
+
+    @property
+    def now(self) -> float:
+        """Return the time, in seconds on a clock that is never set back."""
+        return self._clock.monotonic()
+
+    def situation(self) -> Situation:
+        """Return what is known about the sweep's resources and processes now."""
+        tune, trials = self._tune, self._tune._trials
+        return Situation(
+            now=self.now,
+            typical=self._abilities(trials[0]) if trials else Abilities(),
+            in_trials=self._executor.in_trials,
+            reuses=tune.processes.reuses_actors,
+            others_wait=tune.processes.has_new_trials,
+            runs=bool(tune._running_trials),
+            leaving=frozenset(tune.ending.leaving),
+        )
+
+    # About a trial -----------------------------------------------------------------------------
+
+    def waiting_trials(self) -> Iterator[WaitingTrial]:
+        """Yield the trials that wait in their processes, in order."""
+        return map(self.trial, self._tune.queues.waiting_in_place)
+
+    def trial(self, trial: Trial) -> WaitingTrial:
+        """Return what is known about a trial that waits, or that may train on."""
+        queue = self._tune.queues.of(trial)
+        rule = rule_for(self._scheduler, trial)
+        again = rule.decision_point(math.inf, queue.pending_points(math.inf)) is not None
+        saved, reached = trial.latest_checkpoint_result, trial.last_result.get(TRAINING_ITERATION)
+        return WaitingTrial(
+            trial_id=trial.trial_id,
+            queue=queue,
+            can=self._abilities(trial),
+            decides_again=again,
+            is_saved=saved is not None and saved.metrics.get(TRAINING_ITERATION) == reached,
+            has_process=self._tune.processes.has_actor(trial),
+        )
+
+    def _abilities(self, trial: Trial) -> Abilities:
+        factory, fixed = trial.placement_group_factory, self._fixed.get(trial)
+        if fixed is None or fixed.factory is not factory:  # Ray copies bundles slowly
+            fixed = self._fixed[trial] = _Fixed(
+                factory,
+                processes=self._shares.processes(factory.bundles),
+                competes=not self._need.isdisjoint(factory.required_resources),
+                any_resumes=not is_checkpointable_function(trial.get_trainable_cls()),
+            )
+        resumes = self._tune.capabilities.can_resume(trial)
+        return Abilities(
+            hosts=self._executor.fits_in(fixed.processes),
+            resumes=resumes,
+            hands_over=resumes or fixed.any_resumes,
+            competes=fixed.competes,
+        )
+
+    # About a report ----------------------------------------------------------------------------
 
     def about(self, trial: Trial, report: dict[str, Any]) -> About:
         """Return what is known about a report that the policies have seen.

@@ -6,7 +6,7 @@ import functools
 import itertools
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
@@ -14,42 +14,6 @@ from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Repeater
 
 from tunekit._ray.compat import overriding
 from tunekit._ray.worker_errors import fail_alone
-from tunekit.core.queue import Circumstances, Next, Queue
-
-
-class WaitingRules(Protocol):
-    """What trials do while their scores are pending, and which resources validations leave them."""
-
-    def reported(self, trial_id: str) -> None:
-        """Record that a trial has finished an iteration."""
-
-    def decided(self, *, continues: bool) -> None:
-        """Count a decision of the scheduler, and whether the trial continues."""
-
-    def circumstances(self) -> Circumstances:
-        """Return the circumstances that all waiting trials share until one of them moves on."""
-
-    def pop_moved(self) -> Collection[str]:
-        """Return and clear the trials whose validations were started or will be retried."""
-
-    def next(self, trial: Trial, queue: Queue, now: Circumstances) -> Next:
-        """Return what a trial does next."""
-
-    def stops_waiting(self, trial_id: str) -> None:
-        """Record that a trial has ended or paused, so that it waits for nothing."""
-
-    def has_pending(self) -> bool:
-        """Return whether validations are pending, so that Tune does not warn that no trial runs."""
-
-    def slots(self) -> int | None:
-        """Return how many trials may have a process at once; None if only resources limit them.
-
-        While it is 0, resources that Tune has requested for trials, or holds in cached actors, are
-        released.
-        """
-
-    def lacks_resources(self) -> bool:
-        """Return whether a validation lacks resources that a cached actor may hold."""
 
 
 class Processes:
@@ -159,9 +123,9 @@ class Processes:
     def start(self) -> None:
         """Request processes for trials, as many as may have one."""
         tune = self._tune
-        if tune.rules.has_pending():
+        if not tune.waiting.pool.idle:  # Tune would warn that no trial runs
             tune._insufficient_resources_manager._no_running_trials_since = -1
-        slots = tune.rules.slots()
+        slots = tune.waiting.slots(tune.facts.situation())
         # Tune requests the resources of many trials in advance. Ray would grant these requests
         # first, and the validations that running trials wait for would not start (decision 2).
         if slots == 0:

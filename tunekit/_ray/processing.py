@@ -125,7 +125,7 @@ class Processing:
             decided = decision or tune._cached_trial_decisions.get(trial.trial_id)
             decided = decided or TrialScheduler.CONTINUE
             if report.decision_point is not None:
-                tune.rules.decided(continues=decided == TrialScheduler.CONTINUE)
+                tune.waiting.decided(continues=decided == TrialScheduler.CONTINUE)
             self._record(trial, report, decided)
         return decision
 

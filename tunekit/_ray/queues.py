@@ -16,8 +16,9 @@ from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 
 from tunekit._ray.pickles import portable
 from tunekit.core.metrics import VALIDATION_KEY, sanitize_report
-from tunekit.core.queue import Circumstances, Next, Queue
+from tunekit.core.queue import Circumstances, Queue
 from tunekit.core.report import Report, Stage
+from tunekit.core.waiting import Situation
 from tunekit.errors import TunekitError
 
 
@@ -73,7 +74,7 @@ class Queues:
                 tune.do(tune.sweep.returned(trial_id, report))
                 continue
             report["trial_id"] = trial_id
-            tune.rules.reported(trial_id)
+            tune.waiting.starts.reported(trial_id, tune.facts.now)
             tune._callbacks.on_trial_report(tune._iteration, tune._trials, trial, report)
             about = tune.facts.about(trial, report)
             tune.do(tune.sweep.reported(trial_id, report, about))
@@ -99,7 +100,7 @@ class Queues:
         self._tune.processes.training.discard(trial)
         restarts = self._tune.reuse.restarts_after(trial, exception)
         self._tune.do(self._tune.sweep.failed(trial.trial_id, exception, restarts=restarts))
-        self._tune.rules.stops_waiting(trial.trial_id)
+        self._stops_waiting(trial)
         self.advance(trial)
 
     def requeue(self, trial: Trial, queue: Queue) -> None:
@@ -125,7 +126,7 @@ class Queues:
                 return
             tune.processing.process(trial, report)
         if trial_id not in tune.sweep.queues:
-            self._continue_trial(trial, tune.rules.circumstances())
+            self._continue_trial(trial, tune.facts.situation())
         elif tune.processes.has_actor(trial) and trial not in tune.processes.training:
             self.waiting_in_place[trial] = None
 
@@ -145,39 +146,43 @@ class Queues:
 
     def continue_waiting(self) -> None:
         """Carry out the next actions of trials that wait in their processes, after a change."""
-        moved = self._tune.rules.pop_moved()
+        waiting, facts = self._tune.waiting, self._tune.facts
+        moved = waiting.pool.pop_moved()
         if not self.waiting_in_place:
             return
-        now = self._tune.rules.circumstances()
+        situation = facts.situation()
+        now = waiting.circumstances(situation)
         for trial, then in list(self.waiting_in_place.items()):
             if then != now or trial.trial_id in moved:
-                self._continue_trial(trial, now)
+                self._continue_trial(trial, situation, now)
                 if trial not in self.waiting_in_place:
-                    now = self._tune.rules.circumstances()
+                    situation = facts.situation()
+                    now = waiting.circumstances(situation)
 
-    def _continue_trial(self, trial: Trial, now: Circumstances) -> None:
+    def _continue_trial(
+        self, trial: Trial, situation: Situation, now: Circumstances | None = None
+    ) -> None:
         """Carry out a trial's next action."""
-        busy = trial in self._tune.processes.training or trial in self._tune.processing.idle
+        tune = self._tune
+        busy = trial in tune.processes.training or trial in tune.processing.idle
         if trial.status != Trial.RUNNING or busy or trial.is_saving:
             self.waiting_in_place.pop(trial, None)
-            return
-        queue = self.of(trial)
-        what = self._tune.rules.next(trial, queue, now)
-        if what is Next.WAIT and self._tune.processes.has_actor(trial):
-            self.waiting_in_place[trial] = now
-            return
-        self.waiting_in_place.pop(trial, None)
-        if not self._tune.processes.has_actor(trial):  # it has released its slot
-            if not queue:
-                self._tune.processes.starts_first[trial] = None
-                self._tune._set_trial_status(trial, Trial.PENDING)
-        elif what is Next.TRAIN:
-            self._tune._schedule_trial_train(trial)
         else:
-            self.release_slot(trial)
+            tune.do(tune.waiting.next(tune.facts.trial(trial), situation, now))
+
+    def train(self, trial: Trial) -> None:
+        """Let a trial train its next iteration."""
+        self.waiting_in_place.pop(trial, None)
+        self._tune._schedule_trial_train(trial)
+
+    def start_again(self, trial: Trial) -> None:
+        """Start a process for a trial that has released its slot, before those of new trials."""
+        self._tune.processes.starts_first[trial] = None
+        self._tune._set_trial_status(trial, Trial.PENDING)
 
     def release_slot(self, trial: Trial) -> None:
         """Release the slot of a waiting trial; it resumes from what is scored (decision 2)."""
+        self.waiting_in_place.pop(trial, None)
         queues = self._tune.sweep.queues
         queue = queues.pop(trial.trial_id, None)  # which the stop would drop
         self._tune.processes.releases()
@@ -205,4 +210,8 @@ class Queues:
             del sweep.queues[trial_id]  # a restored sweep has them again
         else:
             self._tune.do(sweep.dropped(trial_id))
-        self._tune.rules.stops_waiting(trial_id)
+        self._stops_waiting(trial)
+
+    def _stops_waiting(self, trial: Trial) -> None:
+        tune = self._tune
+        tune.do(tune.waiting.stops_waiting(trial.trial_id, tune.facts.now))

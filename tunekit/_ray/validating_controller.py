@@ -21,14 +21,19 @@ from tunekit._ray.compat import become, check_controller, overriding
 from tunekit._ray.ending_processes import EndingProcesses
 from tunekit._ray.exploits import Exploits
 from tunekit._ray.facts import Facts
-from tunekit._ray.processes import Processes, WaitingRules
+from tunekit._ray.processes import Processes
 from tunekit._ray.processing import Processing, Unscored
 from tunekit._ray.queues import Queues
 from tunekit._ray.session import Session
 from tunekit._ray.split_callbacks import SplitCallbacks
 from tunekit._ray.waker import Waker
+from tunekit.core.commands import Command
 from tunekit.core.constraints import Constraint
-from tunekit.core.sweep import Command, Sweep
+from tunekit.core.executor import Executor
+from tunekit.core.shares import Shares
+from tunekit.core.sweep import Sweep
+from tunekit.core.timing import Clock
+from tunekit.core.waiting import Waiting
 
 
 class ValidatingController(TuneController):
@@ -42,11 +47,15 @@ class ValidatingController(TuneController):
 
     def install(
         self,
+        *,
         validation: Callback,
         scheduler: TrialScheduler,
         sweep: Sweep,
+        waiting: Waiting,
         do: Callable[[Sequence[Command]], None],
-        rules: WaitingRules,
+        executor: Executor,
+        shares: Shares,
+        clock: Clock,
         constraints: Sequence[Constraint],
     ) -> None:
         """Change a controller of Tune's that has not processed a result into a validating one.
@@ -55,9 +64,12 @@ class ValidatingController(TuneController):
             validation: The callback before which callbacks get each report immediately, as training
                 made it; the others get the validated result.
             scheduler: The user's scheduler.
-            sweep: Says what follows from the facts that are found here.
+            sweep: Says what follows from the facts that are found here about reports.
+            waiting: Says what trials do that wait, and how many may have a process.
             do: Carries that out.
-            rules: The rules for processes.
+            executor: Runs the validations.
+            shares: How trials and validations share the cluster.
+            clock: The sweep's clock.
             constraints: The constraints on scores.
         """
         check_controller(self)
@@ -65,7 +77,7 @@ class ValidatingController(TuneController):
         # result from all its recipients (decision 1).
         become(self, ValidatingController)
         saved = set(vars(self))
-        self.sweep, self.do, self.rules = sweep, do, rules
+        self.sweep, self.waiting, self.do = sweep, waiting, do
         #: The callbacks, in the order in which they are called.
         self.callbacks: list[Any] = list(self._callbacks._callbacks)
         first = self.callbacks.index(validation)
@@ -74,9 +86,9 @@ class ValidatingController(TuneController):
         self.capabilities = Capabilities(self)
         self.waker = Waker(self)
         self.processes = Processes(self)
-        self.ending = EndingProcesses(self)
+        self.ending = EndingProcesses(self, waiting.pool.ended_hosts)
         self.reuse = ActorReuse(self)
-        self.facts = Facts(self, scheduler)
+        self.facts = Facts(self, scheduler, executor, shares, clock)
         self.exploits = Exploits(self, scheduler)
         self.processing = Processing(self, constraints)
         self.queues = Queues(self)
@@ -91,7 +103,7 @@ class ValidatingController(TuneController):
 
     # Tune looks at trials alone. In a restored sweep, validations of ended trials may be pending.
     def is_finished(self) -> bool:
-        return bool(super().is_finished()) and not self.rules.has_pending()
+        return bool(super().is_finished()) and self.waiting.pool.idle
 
     # Tune creates a trial for each that starts; here, several are created at once, because the
     # search algorithm is recorded each time (decision 3). The time matters only if it learns from

@@ -107,6 +107,8 @@ class Pool:
         self._turns = 0
         # The trials whose validations were started or will be retried.
         self._moved: set[str] = set()
+        #: The trials whose processes validations have ended, until they leave these.
+        self.ended_hosts: set[str] = set()
 
     @property
     def queued(self) -> int:

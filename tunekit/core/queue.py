@@ -7,6 +7,7 @@ trial trains on, waits, or releases its slot: :func:`what_next`.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set as AbstractSet
 from enum import Enum
 from typing import Any, NamedTuple
 
@@ -186,7 +187,10 @@ class Circumstances(NamedTuple):
         others_wait: Whether another trial waits for a slot.
         exclusive: Whether validations can only run once a trial has released its resources.
         typical: How long trials typically wait, unless nothing depends on it.
-        rest: What else a trial may base its decision on; opaque here.
+        reuses: Whether other trials run in the processes of trials that pause or end.
+        leaving: The trials whose processes must end, because their nodes do.
+        relieved: The trials that release their slots to validations that all trials starve.
+        ended_hosts: The trials whose processes have ended with a validation.
     """
 
     on_pending: str = "auto"
@@ -194,7 +198,10 @@ class Circumstances(NamedTuple):
     others_wait: bool = False
     exclusive: bool = False
     typical: Wait = UNMEASURED
-    rest: Any = None
+    reuses: bool = False
+    leaving: AbstractSet[str] = frozenset()
+    relieved: AbstractSet[str] = frozenset()
+    ended_hosts: AbstractSet[str] = frozenset()
 
 
 def what_next(

@@ -10,17 +10,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
+from tunekit.core.commands import (
+    Advance,
+    Cancel,
+    Command,
+    Delete,
+    Inspect,
+    Notify,
+    NotifyUnranked,
+    Record,
+    Save,
+    Validate,
+)
 from tunekit.core.events import (
     CheckpointSaved,
-    Event,
     Processed,
     Reported,
     ValidationEnded,
     ValidationRequested,
 )
-from tunekit.core.failures import FailureNotice, Failures, format_checkpoint
+from tunekit.core.failures import Failures, format_checkpoint
 from tunekit.core.metrics import (
     CHECKPOINT,
     GENERATION,
@@ -37,70 +48,6 @@ from tunekit.core.validation import FAILED, LAST_ALSO, Request, ValidationKey, i
 
 # The maximum number of a trial's reports that wait for a sweep's first score if none is on its way.
 _MOST_HELD = 100
-
-
-class Record(NamedTuple):
-    """Write an event to the journal, and apply it to the state of the sweep."""
-
-    event: Event
-
-
-class Save(NamedTuple):
-    """Save a trial now, before it trains on: the weights are those of the report."""
-
-    trial_id: str
-    report: Report
-
-
-class Validate(NamedTuple):
-    """Run a validation, whose request is recorded."""
-
-    request: Request
-
-
-class Cancel(NamedTuple):
-    """End all validations of a trial."""
-
-    trial_id: str
-
-
-class Delete(NamedTuple):
-    """Delete a checkpoint that Tune will never get."""
-
-    checkpoint: Any
-
-
-class Inspect(NamedTuple):
-    """Look at a report, as long as no checkpoint has been saved: it may be that none ever is."""
-
-    trial_id: str
-    report: Mapping[str, Any]
-
-
-class Notify(NamedTuple):
-    """Tell the user of a validation without a score; how, unless it was only skipped."""
-
-    event: ValidationEnded
-    notice: FailureNotice | None
-
-
-class NotifyUnranked(NamedTuple):
-    """Tell the user of a result whose score cannot be ranked."""
-
-    trial_id: str
-    report: Report
-    result: Mapping[str, Any]
-
-
-class Advance(NamedTuple):
-    """Give Tune the complete reports of a trial, in order; then the trial continues or waits."""
-
-    trial_id: str
-
-
-Command: TypeAlias = (
-    Record | Save | Validate | Cancel | Delete | Inspect | Notify | NotifyUnranked | Advance
-)
 
 
 @dataclass(frozen=True)

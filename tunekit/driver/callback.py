@@ -12,6 +12,7 @@ from ray.tune.progress_reporter import TuneReporterBase
 from tunekit._ray.worker_errors import fail_for_good
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.events import TrialErrored
+from tunekit.core.executor import Executor
 from tunekit.core.shares import Shares
 from tunekit.core.timing import Clock
 from tunekit.driver.program import Program
@@ -22,7 +23,6 @@ from tunekit.journal.ledger import Ledger
 from tunekit.messages.advice import resume_advice
 from tunekit.messages.problems import Problems
 from tunekit.results.lineage import Lineage
-from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator
 
@@ -102,7 +102,13 @@ class ValidationCallback(tune.Callback):
         #: The sweep's records, and its state.
         self.ledger = Ledger(self.clock)
         #: Runs the validations.
-        self.validator = Validator(config, self.executor, self.clock, record=self.ledger.record)
+        self.validator = Validator(
+            config,
+            self.executor,
+            self.clock,
+            record=self.ledger.record,
+            required=lambda: self.ledger.state.required,
+        )
         #: The sweep, once Tune has added a trial.
         self.run: Run | None = None
         #: Why it could not begin. Tune replaces errors that are raised while it restores.

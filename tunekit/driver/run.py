@@ -8,11 +8,12 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import TuneReporterBase
+from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.cluster import check_readable
 from tunekit._ray.progress import show
-from tunekit._ray.scheduler_kinds import controller_in
+from tunekit._ray.scheduler_kinds import controller_in, traits_of
 from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating_controller import ValidatingController
@@ -24,12 +25,12 @@ from tunekit.core.state import SweepState
 from tunekit.core.sweep import Rules, Sweep
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Status
+from tunekit.core.waiting import Waiting, WaitingRules
 from tunekit.driver.program import Program
 from tunekit.driver.restore import Restore, check_unused, saved_scheduler
 from tunekit.driver.shell import Shell
 from tunekit.driver.stopping import StopsByHand
 from tunekit.driver.sweep_outcome import SweepOutcome
-from tunekit.driver.waiting import Waiting
 from tunekit.journal.ledger import Ledger, about
 from tunekit.messages.advice import resume_advice, reuse_advice
 from tunekit.messages.formatting import format_counts, format_starved, format_waiting_trials
@@ -83,15 +84,15 @@ class Run:
         controller = self.controller
         self.outcome = SweepOutcome(config, ledger)
         self.waiting = Waiting(
-            config=config,
-            ledger=ledger,
-            validator=validator,
-            clock=clock,
-            controller=controller,
-            scheduler=scheduler.scheduler,
-            shares=shares,
+            WaitingRules(
+                on_pending=config.on_pending,
+                where=config.where,
+                synchronous=traits_of(scheduler.scheduler).synchronous,
+                decides=type(scheduler.scheduler) is not FIFOScheduler,
+            ),
+            validator.pool,
+            shares,
         )
-        validator.run_in(self.waiting)
         task = config.task_config
         rules = Rules(
             when=config.when,
@@ -113,12 +114,15 @@ class Run:
         self._paused_at, self._has_saved = 0.0, False
         ValidatingController.install(
             controller,
-            callback,
-            scheduler.scheduler,
-            self.sweep,
-            self.shell.do,
-            self.waiting,
-            config.constraints,
+            validation=callback,
+            scheduler=scheduler.scheduler,
+            sweep=self.sweep,
+            waiting=self.waiting,
+            do=self.shell.do,
+            executor=validator.executor,
+            shares=shares,
+            clock=clock,
+            constraints=config.constraints,
         )
         for listener in controller.callbacks:
             if isinstance(listener, (AtDecisions, DefaultPolicy)):
@@ -240,7 +244,16 @@ class Run:
             self.waiting.starts.begins(trial.trial_id, now)
 
     def _receive_scores(self) -> None:
-        self.shell.end(self.validator.poll(at_once=self.controller.waker.woken()))
+        validator, waiting, facts = self.validator, self.waiting, self.controller.facts
+        if not validator.is_due(at_once=self.controller.waker.woken()):
+            return
+        self.shell.end(validator.poll())
+        if validator.pool.queued:
+            promised = self.controller.processes.promised
+            asks = validator.pool.needs_capacity
+            capacity = validator.executor.capacity(promised()) if asks else 0
+            self.shell.do(waiting.start(facts.situation(), capacity, facts.waiting_trials()))
+        validator.look()
 
     def _stop_by_hand(self) -> None:
         self.stops.record()
@@ -250,7 +263,11 @@ class Run:
         self.shell.do(self.sweep.flow())
 
     def _let_trials_continue(self) -> None:
-        self.waiting.relieve()
+        facts, processes = self.controller.facts, self.controller.processes
+        if self.validator.pool.starved_s(facts.now):
+            count = sum(processes.has_actor(trial) for trial in processes.running)
+            trials = list(facts.waiting_trials())
+            self.shell.do(self.waiting.relieve(facts.situation(), trials, count))
         self.controller.queues.continue_waiting()
 
     def _end_if_over(self) -> None:
@@ -269,13 +286,20 @@ class Run:
 
     def _wait_for_what_is_next(self) -> None:
         self.controller.waker.wake_on(self.validator.executor.awaited())
-        self.waiting.spare()
+        self._spare()
         if self.controller.processes.awaits_nothing and not self.validator.pool.idle:
             # Tune would take its next step immediately, with nothing to do.
             left = self._paused_at + _PAUSE_S - self.clock.monotonic()
             if left > 0:
                 self.clock.sleep(left)
             self._paused_at = self.clock.monotonic()
+
+    def _spare(self) -> None:
+        """End idle evaluators if trials need their resources."""
+        if self.validator.pool.idle and any(True for _ in self.controller.processes.promised()):
+            keep = self.waiting.evaluators_kept(self.controller.facts.situation())
+            if keep is not None:
+                self.validator.executor.spare(keep)
 
     def ended(self, trial: Trial) -> None:
         """Record that a trial has finished or was stopped."""

@@ -10,22 +10,29 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.checkpoints import delete_checkpoint
 from tunekit._ray.validating_controller import ValidatingController
-from tunekit.core.events import ValidationEnded
-from tunekit.core.sweep import (
+from tunekit.core.commands import (
     Advance,
     Cancel,
     Command,
     Delete,
     Inspect,
     Notify,
+    NotifyStarved,
     NotifyUnranked,
     Record,
+    Release,
     Save,
-    Sweep,
+    Start,
+    StartAgain,
+    Stay,
+    Train,
     Validate,
 )
+from tunekit.core.events import ValidationEnded
+from tunekit.core.sweep import Sweep
 from tunekit.driver.sweep_outcome import SweepOutcome
 from tunekit.journal.ledger import Ledger
+from tunekit.messages.advice import resources_advice
 from tunekit.validating.validator import Validator
 
 logger = logging.getLogger(__name__)
@@ -74,6 +81,19 @@ class Shell:
                 case Advance(trial_id):
                     with self.controller.queues.raising_as_tune():
                         self.controller.queues.advance(self._trials[trial_id])
+                case Train(trial_id):
+                    self.controller.queues.train(self._trials[trial_id])
+                case Stay(trial_id, now):
+                    self.controller.queues.waiting_in_place[self._trials[trial_id]] = now
+                case Release(trial_id):
+                    self.controller.queues.release_slot(self._trials[trial_id])
+                case StartAgain(trial_id):
+                    self.controller.queues.start_again(self._trials[trial_id])
+                case Start(attempt, in_trial):
+                    host = self._trials[attempt.request.trial_id] if in_trial else None
+                    self.validator.start(attempt, host)
+                case NotifyStarved(trial_id, trials):
+                    logger.warning("%s", resources_advice(trial_id, trials=trials))
                 case Delete(checkpoint):
                     self._delete(checkpoint)
                 case Inspect(trial_id, report):

@@ -17,6 +17,7 @@ from tunekit._ray.interruption import ended_by_sigterm
 from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
+from tunekit.core.executor import Executor
 from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, format_missing
 from tunekit.core.signatures import function_name
 from tunekit.core.timing import Pace
@@ -25,7 +26,6 @@ from tunekit.errors import ValidationFailedError
 from tunekit.following.record import Recorder, is_score
 from tunekit.messages.formatting import format_counts
 from tunekit.messages.problems import Problems
-from tunekit.validating.executor import Executor
 from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator
 
@@ -164,8 +164,13 @@ class _Loop:
             validator.close()
 
     def _poll(self) -> None:
-        for event in self.validator.poll(at_once=True):
+        validator, pool = self.validator, self.validator.pool
+        for event in validator.poll():
             self._ended(event)
+        capacity = validator.executor.capacity(()) if pool.needs_capacity else 0
+        for attempt in pool.start(capacity, time.monotonic()):
+            validator.start(attempt)
+        validator.look()
 
     def _has_room(self) -> bool:
         pool, most = self.validator.pool, self._config.most_in_flight

@@ -11,6 +11,7 @@ from ray.exceptions import RayTaskError, TaskCancelledError
 
 from tunekit._ray.process_state import ProcessDamaged, release_gpu_memory, undisturbed
 from tunekit._ray.worker_errors import ends_the_process
+from tunekit.core.executor import AttemptEvent, Began, Failed, Returned
 from tunekit.core.metrics import deduplicate
 from tunekit.core.signatures import needs_instance
 from tunekit.core.values import (
@@ -25,7 +26,6 @@ from tunekit.core.values import (
     unwrap_single,
 )
 from tunekit.validating.context import ValidationContext, validating_in
-from tunekit.validating.executor import AttemptEvent, Began, Failed, Returned
 
 
 @dataclass(frozen=True)

@@ -29,11 +29,11 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tunekit._ray.cluster import actor_of, generator_in, has_died, unplaced_like
 from tunekit._ray.tuner import has_workers
 from tunekit.config import AMOUNTS, ValidationConfig
+from tunekit.core.executor import AttemptEvent, Began, Executor, Failed, HostEnded, Returned
 from tunekit.core.shares import fits, fits_in, total
 from tunekit.core.validation import Attempt
 from tunekit.core.values import describe_error, message_of
 from tunekit.validating.context import ValidationContext
-from tunekit.validating.executor import AttemptEvent, Began, Executor, Failed, HostEnded, Returned
 from tunekit.validating.process import Call, Evaluator, validate_in_task, validate_in_trial
 from tunekit.validating.trainer import validate_in_workers
 

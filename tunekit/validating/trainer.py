@@ -15,12 +15,12 @@ from ray import train
 from tunekit._ray.compat import check_trainers
 from tunekit._ray.tuner import FOR_DATA
 from tunekit._ray.worker_errors import LoopError
+from tunekit.core.executor import AttemptEvent, Began, Failed
 from tunekit.core.signatures import ValidationFunction, deferred_kind
 from tunekit.core.values import Raised
 from tunekit.errors import extra
 from tunekit.messages.problems import Problems, format_argument
 from tunekit.validating.context import current_context
-from tunekit.validating.executor import AttemptEvent, Began, Failed
 from tunekit.validating.process import Call, as_event, outcome_beside
 
 if TYPE_CHECKING:

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
 
 from ray.tune.experiment import Trial
 
 from tunekit._ray.interruption import RayWatch
 from tunekit.config import ValidationConfig
 from tunekit.core.events import AttemptBegan, AttemptStarted, Event, ValidationEnded
+from tunekit.core.executor import Began, Executor, HostEnded, Returned
 from tunekit.core.failures import Failures, format_checkpoint
 from tunekit.core.metrics import left_out_of
 from tunekit.core.pool import Pool
 from tunekit.core.signatures import function_name, missing_arguments, signature_of
 from tunekit.core.timing import Clock
 from tunekit.core.validation import Attempt, Request
-from tunekit.validating.executor import Began, Executor, HostEnded, Returned
 
 logger = logging.getLogger(__name__)
 
@@ -27,31 +28,6 @@ _COUNT_INTERVAL_S = 0.5
 
 # The start of an attempt that begins within so many seconds has no line of its own.
 _APART_S = 1.0
-
-#: Attempts to start, and the trials in whose processes they run, by trial ID.
-Launch: TypeAlias = tuple[list[Attempt], Mapping[str, Trial]]
-
-
-class Hosts:
-    """The trials in whose processes validations can run; by default, none."""
-
-    @property
-    def required(self) -> frozenset[str]:
-        """Return the metrics that decisions use."""
-        return frozenset()
-
-    def start(self, pool: Pool, executor: Executor, now: float) -> Iterator[Launch]:
-        """Yield the attempts to start now; each is started before the next is chosen.
-
-        Args:
-            pool: The validations.
-            executor: Runs them.
-            now: The time, in seconds.
-        """
-        yield pool.start(executor.capacity(()) if pool.needs_capacity else 0, now), {}
-
-    def host_ended(self, trial_id: str) -> None:
-        """Record that a validation has ended the process of a trial."""
 
 
 class Validator:
@@ -64,6 +40,7 @@ class Validator:
         executor: Runs the attempts.
         clock: The clock.
         record: Records an event, before it is acted on.
+        required: The metrics that decisions use; the set may grow.
     """
 
     def __init__(
@@ -73,13 +50,13 @@ class Validator:
         clock: Clock,
         *,
         record: Callable[[Event], None],
+        required: Callable[[], AbstractSet[str]] = frozenset,
     ):
         #: The pending validations.
         self.pool = Pool(max_in_flight=config.most_in_flight, max_retries=config.max_retries)
         #: Runs the attempts.
         self.executor = executor
-        self._clock, self._record = clock, record
-        self._hosts = Hosts()
+        self._clock, self._record, self._required = clock, record, required
         #: Detects that Ray is gone.
         self.ray_watch = RayWatch()
         self._fn, self._signature = config.fn, signature_of(config.fn)
@@ -92,16 +69,6 @@ class Validator:
         self._recorded_to = -math.inf
         # The metrics whose size has been warned about.
         self._too_large: set[str] = set()
-
-    def run_in(self, hosts: Hosts) -> None:
-        """Also run validations in the processes of a sweep's trials."""
-        self._hosts = hosts
-
-    def _launch(self, attempts: Iterable[Attempt], trials: Mapping[str, Trial]) -> None:
-        """Start attempts, in the processes of their trials if these are given."""
-        for attempt in attempts:
-            self._starting[attempt.id] = self._clock.monotonic()
-            self.executor.start(attempt, host=trials.get(attempt.request.trial_id))
 
     def counts(self) -> dict[str, int]:
         """Return how many validations are running, starting, unplaced and queued.
@@ -125,20 +92,25 @@ class Validator:
         now = self._clock.monotonic()
         return self._cancel(*self.pool.drop(trial_id, reason, now), too_long=False)
 
-    def poll(self, *, at_once: bool = False) -> Iterator[ValidationEnded]:
-        """Yield each validation that has ended; then start those that may run.
+    def is_due(self, *, at_once: bool) -> bool:
+        """Return whether it is time for :meth:`poll`, :meth:`start` and :meth:`look`."""
+        return at_once or self._clock.monotonic() >= self._next_poll
 
-        Args:
-            at_once: Whether to ignore the poll interval.
-        """
+    def poll(self) -> Iterator[ValidationEnded]:
+        """Yield each validation that has ended since the last call."""
         now = self._clock.monotonic()
-        if not (at_once or now >= self._next_poll):
-            return
         self._next_poll = now + self.executor.poll_interval_s
         yield from self._apply_events(now)
         yield from self._cancel(*self.pool.expire(now), too_long=True)
-        for attempts, trials in self._hosts.start(self.pool, self.executor, now):
-            self._launch(attempts, trials)
+
+    def start(self, attempt: Attempt, host: Trial | None = None) -> None:
+        """Start an attempt, in the process of a trial or elsewhere."""
+        self._starting[attempt.id] = self._clock.monotonic()
+        self.executor.start(attempt, host=host)
+
+    def look(self) -> None:
+        """Record which attempts have not begun, and which of these wait for resources."""
+        now = self._clock.monotonic()
         self._record_starts(now)
         self._count_unplaced(now)
 
@@ -157,7 +129,7 @@ class Validator:
         for event in self.executor.poll():
             ended = None
             if isinstance(event, HostEnded):
-                self._hosts.host_ended(event.trial_id)
+                self.pool.ended_hosts.add(event.trial_id)
                 continue
             since = self._starting.pop(event.attempt_id, -math.inf)
             if isinstance(event, Began):
@@ -165,8 +137,7 @@ class Validator:
                 self.pool.began(event.attempt_id, now)
             elif isinstance(event, Returned):
                 self._warn_of_left_out(event.value)
-                required = self._hosts.required
-                ended = self.pool.returned(event.attempt_id, event.value, required, now)
+                ended = self.pool.returned(event.attempt_id, event.value, self._required(), now)
             else:
                 self.ray_watch.check()
                 if since > self._recorded_to:  # it has not begun
@@ -226,7 +197,7 @@ class Validator:
         for attempt in cancelled:
             self._starting.pop(attempt.id, None)
             if host := self.executor.cancel(attempt, too_long=too_long):
-                self._hosts.host_ended(host)
+                self.pool.ended_hosts.add(host)
         return ended
 
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # each validation imports this in its own process
-    from ray.tune.experiment import Trial
-
     from tunekit.core.validation import Attempt
 
 
@@ -87,12 +85,12 @@ class Executor:
     def forbid_workers_in_trials(self) -> None:
         """Never run a function with ``bundles`` in trials, because these have no workers."""
 
-    def start(self, attempt: Attempt, *, host: Trial | None = None) -> None:
+    def start(self, attempt: Attempt, *, host: Any = None) -> None:
         """Start an attempt; :meth:`poll` also yields its failures.
 
         Args:
             attempt: The attempt.
-            host: The trial in whose process it runs; None: elsewhere.
+            host: Tune's trial in whose process it runs; None: elsewhere.
         """
         raise NotImplementedError
 

@@ -1,0 +1,172 @@
+"""What trials do while their scores are pending, and which resources validations leave them."""
+
+from __future__ import annotations
+
+import pytest
+
+from tunekit.core.commands import NotifyStarved, Record, Release, Start, StartAgain, Stay, Train
+from tunekit.core.pool import Pool
+from tunekit.core.queue import Queue
+from tunekit.core.report import Report, Wants
+from tunekit.core.shares import Shares
+from tunekit.core.validation import Request
+from tunekit.core.waiting import Abilities, Situation, Waiting, WaitingRules, WaitingTrial
+
+SHARED = Abilities(competes=True)
+HOSTS = Abilities(hosts=True, competes=True)
+RESUMES = Abilities(resumes=True, hands_over=True, competes=True)
+
+
+ALONGSIDE = Shares(at_once=4, alongside=3)
+
+
+def machine(shares=ALONGSIDE, *, most=None, requests="", **rules) -> Waiting:
+    """Return the machine of a sweep whose trials have requested validations that decide."""
+    waiting = Waiting(WaitingRules(**rules), Pool(max_in_flight=most), shares)
+    for trial_id in requests:
+        waiting.pool.submit(Request(trial_id, iteration=1, used=True, decision_point=1.0), 0.0)
+    return waiting
+
+
+def pending(trial_id="a", *, saved=True, **known) -> WaitingTrial:
+    """Return a trial that has reported once, whose score decides."""
+    report = Report(iteration=1, decision_point=1.0, wants=Wants.SCORE, saves=True)
+    if saved:
+        report.saved("checkpoint")
+    return WaitingTrial(trial_id, Queue([report]), **known)
+
+
+def kinds(commands) -> list[type]:
+    return [type(one) for one in commands]
+
+
+# What a trial does --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("trial", "situation", "expected"),
+    [
+        (WaitingTrial("a", Queue()), Situation(), [Train]),
+        (WaitingTrial("a", Queue(), has_process=False), Situation(), [StartAgain]),
+        (pending(), Situation(), [Train]),
+        (pending(decides_again=False), Situation(), [Stay]),
+        (pending(decides_again=False, has_process=False), Situation(), []),
+        (pending(can=RESUMES), Situation(others_wait=True, reuses=True), [Release]),
+        (pending(can=RESUMES, saved=False), Situation(others_wait=True, reuses=True), [Stay]),
+        (pending(can=RESUMES), Situation(leaving={"a"}), [Release]),
+        (pending(can=RESUMES, saved=False), Situation(leaving={"a"}), [Stay]),
+        (pending(), Situation(leaving={"a"}), [Train]),
+    ],
+)
+def test_trial_trains_waits_or_releases_its_slot(trial, situation, expected):
+    assert kinds(machine().next(trial, situation)) == expected
+
+
+def test_trial_whose_process_a_validation_has_ended_releases_its_slot():
+    waiting = machine()
+    waiting.pool.ended_hosts.add("a")
+    assert kinds(waiting.next(pending(), Situation())) == [Release]
+
+
+def test_time_that_a_trial_waits_is_recorded_once():
+    waiting, trial = machine(on_pending="wait"), pending()
+    assert kinds(waiting.next(trial, Situation(now=1.0))) == [Stay]
+    assert kinds(waiting.next(trial, Situation(now=3.0))) == [Stay] and waiting.waits("a")
+    commands = waiting.next(WaitingTrial("a", Queue()), Situation(now=4.5))
+    assert kinds(commands) == [Record, Train] and commands[0].event.seconds == 3.5
+    assert waiting.stops_waiting("a", 6.0) == [] and not waiting.waits("a")
+
+
+def test_trial_that_ends_while_it_waits_has_its_wait_recorded():
+    waiting = machine(on_pending="wait")
+    waiting.next(pending(), Situation(now=1.0))
+    [command] = waiting.stops_waiting("a", 3.0)
+    assert command.event.seconds == 2.0
+
+
+# Where validations run ----------------------------------------------------------------------------
+
+IN_TRIALS = Situation(in_trials=True, typical=HOSTS, runs=True)
+
+
+def started(waiting, situation, capacity=0, trials="") -> list[tuple[str, bool]]:
+    in_place = [pending(one, can=HOSTS, decides_again=False) for one in trials]
+    commands = waiting.start(situation, capacity, in_place)
+    assert kinds(commands) == [Start] * len(commands)
+    return [(one.attempt.request.trial_id, one.in_trial) for one in commands]
+
+
+@pytest.mark.parametrize(
+    ("situation", "capacity", "trials", "expected"),
+    [
+        (Situation(), 2, "", [("a", False), ("b", False)]),
+        (Situation(), 0, "", [("a", False)]),  # it waits for resources
+        (IN_TRIALS, 0, "ab", [("a", True), ("b", True)]),
+        (IN_TRIALS, 0, "", []),  # trials will wait soon
+        (IN_TRIALS, 1, "b", [("b", True), ("a", False)]),
+        (IN_TRIALS._replace(leaving={"a"}), 0, "ab", [("b", True)]),
+    ],
+)
+def test_validations_start_in_trials_that_wait_or_in_free_resources(
+    situation, capacity, trials, expected
+):
+    assert started(machine(requests="abc"[:2]), situation, capacity, trials) == expected
+
+
+def test_long_validation_runs_elsewhere_if_its_trial_would_train():
+    waiting = machine(requests="a")
+    waiting.pool.durations.runs.append(60.0)
+    trains = [pending("a", can=HOSTS)]
+    [command] = waiting.start(IN_TRIALS, 1, trains)
+    assert not command.in_trial
+
+
+def test_trials_never_host_validations_that_they_do_not_wait_for():
+    waiting = machine(requests="a", on_pending="continue")
+    assert started(waiting, IN_TRIALS, 1, "a") == [("a", False)]
+
+
+# Resources ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("shares", "typical", "requests", "expected"),
+    [
+        (Shares(at_once=4, alongside=3), SHARED, "", 3),
+        (Shares(at_once=4, alongside=3), HOSTS, "", 4),  # they validate themselves
+        (Shares(), Abilities(), "", None),
+        (Shares(at_once=4, alongside=3), SHARED, "a", 0),
+        (Shares(at_once=4), Abilities(), "a", None),  # validations need other resources
+        (Shares(exclusive=True), SHARED, "a", 0),
+    ],
+)
+def test_number_of_processes_leaves_resources_to_validations(shares, typical, requests, expected):
+    assert machine(shares, requests=requests).slots(Situation(typical=typical)) == expected
+
+
+def test_trials_keep_starting_where_they_run_in_the_processes_of_those_that_wait():
+    waiting, situation = machine(requests="a"), Situation(typical=RESUMES, reuses=True)
+    assert waiting.slots(situation) == 3
+
+
+def test_idle_evaluators_end_if_trials_need_their_resources():
+    shares = Shares(at_once=4, alongside=3, validations=1)
+    asked = [machine(shares).evaluators_kept(Situation(typical=t)) for t in (SHARED, HOSTS)]
+    assert asked == [1, 0]
+    assert machine(shares).evaluators_kept(Situation()) is None
+    assert machine(shares, requests="a").evaluators_kept(Situation(typical=SHARED)) is None
+
+
+@pytest.mark.parametrize(("now", "processes", "relieved"), [(1.9, 2, 0), (2.0, 2, 1), (2.0, 3, 0)])
+def test_first_waiting_trial_releases_its_slot_if_all_starve_validations(now, processes, relieved):
+    waiting, trials = machine(requests="ab", most=1), [pending("a"), pending("b")]
+    for trial in reversed(trials):
+        waiting.next(trial._replace(decides_again=False), Situation(now=-len(trial.trial_id)))
+    waiting.pool.start(0, 0.0)
+    waiting.pool.set_unplaced(1, 0.0)
+    situation = Situation(now=now, typical=SHARED)
+    commands = waiting.relieve(situation, trials, processes)
+    assert commands == [NotifyStarved("a", processes)] * relieved
+    if relieved:
+        assert kinds(waiting.next(trials[0], situation)) == [Release]
+        assert waiting.relieve(situation, trials, processes) == []
