@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from ray import train
 from ray.tune.execution.tune_controller import TuneController
@@ -27,22 +27,6 @@ from tunekit.core.waiting import Abilities, Situation, WaitingTrial
 from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
-
-
-class _Fixed(NamedTuple):
-    """What is known about a trial as long as its resources stay the same.
-
-    Attributes:
-        factory: The object that Ray keeps its resources in.
-        processes: The resources of each of its processes.
-        competes: Whether it needs a kind of resource that validations need.
-        any_resumes: Whether it need not ask for its checkpoint to be resumed.
-    """
-
-    factory: Any
-    processes: Sequence[Mapping[str, float]]
-    competes: bool
-    any_resumes: bool
 
 
 class Facts:
@@ -67,8 +51,8 @@ class Facts:
         self._tune, self._scheduler, self._traits = tune, scheduler, traits_of(scheduler)
         self._executor, self._shares, self._clock = executor, shares, clock
         self._need = executor.need.keys()
-        # What does not change as long as Ray keeps a trial's resources in the same object.
-        self._fixed: dict[Trial, _Fixed] = {}
+        # What each trial can do, and what that follows from.
+        self._known: dict[Trial, tuple[Any, Abilities]] = {}
 
     # About the sweep ---------------------------------------------------------------------------
 
@@ -112,21 +96,22 @@ class Facts:
         )
 
     def _abilities(self, trial: Trial) -> Abilities:
-        factory, fixed = trial.placement_group_factory, self._fixed.get(trial)
-        if fixed is None or fixed.factory is not factory:  # Ray copies bundles slowly
-            fixed = self._fixed[trial] = _Fixed(
-                factory,
-                processes=self._shares.processes(factory.bundles),
-                competes=not self._need.isdisjoint(factory.required_resources),
-                any_resumes=not is_checkpointable_function(trial.get_trainable_cls()),
-            )
         resumes = self._tune.capabilities.can_resume(trial)
-        return Abilities(
-            hosts=self._executor.fits_in(fixed.processes),
+        # Ray copies bundles slowly, but keeps them in the same object.
+        key = trial.placement_group_factory, self._executor.in_trials, resumes
+        known = self._known.get(trial)
+        if known is not None and known[0] == key:
+            return known[1]
+        factory, cls = trial.placement_group_factory, trial.get_trainable_cls()
+        abilities = Abilities(
+            hosts=self._executor.fits_in(self._shares.processes(factory.bundles)),
             resumes=resumes,
-            hands_over=resumes or fixed.any_resumes,
-            competes=fixed.competes,
+            # A function must have asked for its checkpoint.
+            hands_over=resumes or not is_checkpointable_function(cls),
+            competes=not self._need.isdisjoint(factory.required_resources),
         )
+        self._known[trial] = key, abilities
+        return abilities
 
     # About a report ----------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -481,6 +482,10 @@ def readable(event: Event) -> tuple[Event, dict[str, Any]]:
         >>> readable(Waited(trial_id="a", seconds=1.5))[1]
         {}
     """
+    bare = msgspec.structs.replace(event, **_free_fields(type(event)))
+    with suppress(Exception):  # whatever a value of another type raises
+        if _DECODER.decode(msgspec.json.encode(bare)) == bare:
+            return event, {}
     own: dict[str, Any] = {}
     for name, kind in _typed_fields(type(event)):
         value = getattr(event, name)
@@ -491,11 +496,22 @@ def readable(event: Event) -> tuple[Event, dict[str, Any]]:
     return (msgspec.structs.replace(event, **own) if own else event), replaced
 
 
+_DECODER = msgspec.json.Decoder(Event)
+# Fields with values of users.
+_FREE = (inspect.AnyType, inspect.DictType)
+
+
 @cache
 def _typed_fields(kind: type[JournalEvent]) -> list[tuple[str, Any]]:
     fields = inspect.type_info(kind).fields  # type: ignore[attr-defined]
-    free = (inspect.AnyType, inspect.DictType)
-    return [(one.name, one.type) for one in fields if not isinstance(one.type, free)]
+    return [(one.name, one.type) for one in fields if not isinstance(one.type, _FREE)]
+
+
+@cache
+def _free_fields(kind: type[JournalEvent]) -> dict[str, Any]:
+    fields = inspect.type_info(kind).fields  # type: ignore[attr-defined]
+    free = (one for one in fields if isinstance(one.type, _FREE))
+    return {one.name: {} if isinstance(one.type, inspect.DictType) else None for one in free}
 
 
 def _fitted(value: Any, kind: Any) -> Any:

@@ -251,7 +251,10 @@ def _parted(
     level: Mapping[str, Any], names: Collection[str]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Split one level of a result into the metrics with the flat names ``names``, and the rest."""
-    return _part(level, frozenset(names), _above(names), "")
+    above = _above(names)
+    if not above and set(map(type, level)) <= {str} and not level.keys() & names:
+        return {}, dict(level)  # as usual
+    return _part(level, frozenset(names), above, "")
 
 
 def _above(names: Iterable[str]) -> set[str]:
