@@ -1,8 +1,8 @@
 """Repeatedly kill the driver of a sweep with SIGKILL, restore the sweep, and compare the results.
 
-Three sweeps run on a Ray cluster that outlives them: FIFO with ``on_pending="continue"``, and ASHA
-with one trial at a time and synchronous PBT, both with ``"wait"``. Each must produce the same
-scores, decisions and exploits as the same sweep without kills.
+Four sweeps run on a Ray cluster that outlives them: FIFO with ``on_pending="continue"``, and ASHA
+with one trial at a time, synchronous PBT and HyperBand, all with ``"wait"``. Each must produce the
+same scores, decisions and exploits as the same sweep without kills.
 
 A driver is killed at a random moment, or at a write. For the latter, one session records the files
 that it writes in place more than once, and later sessions die in one of these writes, with half of
@@ -33,7 +33,7 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining
+from ray.tune.schedulers import ASHAScheduler, HyperBandScheduler, PopulationBasedTraining
 
 import tunekit
 from scripts.bench.harness import arguments, start_ray
@@ -41,7 +41,7 @@ from tests.support.invariants import JournalSummary, check_journal
 from tunekit.core.events import SnapshotTaken, TrialAdded
 from tunekit.journal.journal import events_in
 
-SWEEPS = ("fifo-continue", "asha-wait", "pbt-wait")
+SWEEPS = ("fifo-continue", "asha-wait", "pbt-wait", "hyperband-wait")
 
 # Loaded before the C library: it writes half of the KILLS_NTH write to a file that KILLS_FILE
 # matches, and kills the process.
@@ -116,6 +116,7 @@ def lower(config: dict[str, Any]) -> dict[str, Any]:
 
 def tuner(name: str, folder: str) -> tunekit.Tuner:
     asha = ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2)
+    hyperband = HyperBandScheduler(max_t=4, reduction_factor=2)
     pbt = PopulationBasedTraining(
         time_attr="training_iteration",
         perturbation_interval=1,
@@ -132,9 +133,11 @@ def tuner(name: str, folder: str) -> tunekit.Tuner:
         tune_config=tune.TuneConfig(
             metric="accuracy",
             mode="max",
-            scheduler={"pbt": pbt, "asha": asha, "fifo": None}[name.split("-")[0]],
+            scheduler={"pbt": pbt, "asha": asha, "hyperband": hyperband, "fifo": None}[
+                name.split("-")[0]
+            ],
             max_concurrent_trials=1 if name == "asha-wait" else None,
-            reuse_actors=name != "pbt-wait",
+            reuse_actors=name in ("fifo-continue", "asha-wait"),
         ),
         run_config=tune.RunConfig(
             name=name,
