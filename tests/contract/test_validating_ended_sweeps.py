@@ -269,7 +269,7 @@ def test_the_first_failure_ends_it_if_the_user_wants_that(home):
 
 def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
     config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1)
-    with pytest.raises(tunekit.errors.ValidationFailedError, match="have failed alike"):
+    with pytest.raises(tunekit.errors.ValidationFailedError, match="none has succeeded"):
         tunekit.load(home).validate(config, name="new")
     statuses = Counter(tunekit.load(home).later_validations["status"])
     assert statuses["failed"] == 3 and set(statuses) == {"failed", "queued"}

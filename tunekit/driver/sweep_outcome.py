@@ -11,17 +11,28 @@ from ray.tune.result import DONE, SHOULD_CHECKPOINT, TRAINING_ITERATION
 
 from tunekit.config import ValidationConfig
 from tunekit.core.events import SessionCutShort, ValidationEnded
-from tunekit.core.failures import HOPELESS, FailureNotice, Failures, format_checkpoint
+from tunekit.core.failures import FailureNotice, Failures, format_checkpoint
 from tunekit.core.metrics import flatten, format_names, user_metrics
 from tunekit.core.signatures import function_name
-from tunekit.core.validation import Status
 from tunekit.core.values import format_value
-from tunekit.errors import MetricNotFoundError, TunekitError, ValidationFailedError
+from tunekit.errors import MetricNotFoundError, TunekitError
 from tunekit.journal.ledger import Ledger
 from tunekit.messages.advice import NO_CHECKPOINT, checkpoint_advice, metric_advice, trainer_advice
+from tunekit.messages.failed_validations import (
+    FailureText,
+    describe_failure,
+    failure_error,
+    log_failure,
+    log_summaries,
+)
 from tunekit.policies import CheckpointPolicy
 
 logger = logging.getLogger(__name__)
+
+_HOW_TO_CONTINUE = (
+    "continue with tunekit.Tuner.restore(path, trainable, validation_config=...), which validates "
+    "these checkpoints again"
+)
 
 
 class SweepOutcome:
@@ -40,8 +51,7 @@ class SweepOutcome:
         self._cut: set[str] | None = None
         # Whether the sweep was over at the end of the last step: Tune then takes no more steps.
         self._ended_by_itself = False
-        # The message about the last failure, and its traceback.
-        self._last: tuple[str, str] | None = None
+        self._last: FailureText | None = None
         # Until a checkpoint is saved: whether any trial has reported, or has ended.
         self._has_reported = self._has_ended = False
         self._how_to_save = NO_CHECKPOINT
@@ -60,38 +70,22 @@ class SweepOutcome:
             event: Its end.
             notice: How to report a failure; None if it was skipped.
         """
-        key, reason = event.key, event.reason or "failed"
-        place = format_checkpoint(key.trial_id, key.iteration, key.generation)
         if notice is None:
+            key = event.key
+            place = format_checkpoint(key.trial_id, key.iteration, key.generation)
             logger.info("The validation of %s was skipped: %s", place, event.reason)
             return
-        how = "failed" if event.status == Status.FAILED.value else "timed out"
-        subject = "" if reason.startswith(("it ", "its ")) else "it "
-        said = f"The validation of {place} {how}: {subject}{reason}."
-        trace = f"\n{event.error}" if event.error else ""
-        self._last = (said, trace)
-        if self._config.on_failure == "raise":
-            message = (
-                f"{said} The sweep ends because on_failure='raise'; with on_failure='record', the "
-                f"trial would be ranked by its other scores.{trace}"
-            )
-            self.end(ValidationFailedError(message))
-        elif notice.hopeless:
-            message = (
-                f"{said} The first {HOPELESS} validations of this session all failed in this way "
-                "and none has succeeded, so trials cannot be ranked and the sweep ends here. "
-                f"Everything is saved. Fix {function_name(self._config.fn)} and continue with "
-                "tunekit.Tuner.restore(path, trainable, validation_config=...), which validates "
-                "these checkpoints again. To continue "
-                "however many fail, pass ValidationConfig(on_failure='ignore'). "
-                f"The failure:{trace or f' {reason}'}"
-            )
-            self.end(ValidationFailedError(message))
-        else:
-            if notice.first:
-                logger.warning("%s%s", said, trace)
-            if notice.more is not None:
-                logger.warning("Validations have failed: %s.", notice.more)
+        self._last = describe_failure(event)
+        error = failure_error(
+            event,
+            notice,
+            raises=self._config.on_failure == "raise",
+            function=function_name(self._config.fn),
+            how_to_continue=_HOW_TO_CONTINUE,
+        )
+        if error is None:
+            log_failure(event, notice)
+        self.end(error)
 
     def log_unranked(
         self, trial_id: str, iteration: int, result: Mapping[str, Any], *, ends: bool
@@ -176,8 +170,7 @@ class SweepOutcome:
 
     def conclude(self, trials: Sequence[Trial], failures: Failures) -> None:
         """Log the remaining failures; end with an error if the sweep cannot be ranked."""
-        for more in failures.summaries():
-            logger.warning("Validations have failed: %s.", more)
+        log_summaries(failures.summaries())
         reported = {name for trial in trials for name in flatten(trial.last_result)}
         missing = sorted(self._state.required - reported)
         unscored = sorted(self._state.unscored)

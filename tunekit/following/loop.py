@@ -18,12 +18,12 @@ from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
 from tunekit.core.executor import Executor
-from tunekit.core.failures import HOPELESS, Failures, format_checkpoint, format_missing
+from tunekit.core.failures import Failures, format_checkpoint, format_missing
 from tunekit.core.signatures import function_name
 from tunekit.core.timing import Pace
 from tunekit.core.validation import FAILED, Request, Status
-from tunekit.errors import ValidationFailedError
 from tunekit.following.record import Recorder, is_score
+from tunekit.messages.failed_validations import failure_error, log_failure, log_summaries
 from tunekit.messages.formatting import format_counts
 from tunekit.messages.problems import Problems
 from tunekit.validating.ray_executor import executor_of
@@ -159,8 +159,7 @@ class _Loop:
                     logger.info("%s.", format_counts(validator.counts()))
                 _wait(validator.executor.awaited())
         finally:
-            for more in self._failures.summaries():
-                logger.warning("Validations have failed: %s.", more)
+            log_summaries(self._failures.summaries())
             validator.close()
 
     def _poll(self) -> None:
@@ -210,23 +209,19 @@ class _Loop:
 
     def _failed(self, event: ValidationEnded) -> None:
         """Log or count a failure; raise on the user's request, or if all failures are similar."""
-        key, reason = event.key, event.reason or "failed"
+        key = event.key
         place = format_checkpoint(key.trial_id, key.iteration, key.generation)
-        trace = f"\n{event.error}" if event.error else ""
-        verdict = self._failures.failed(place, reason)
-        raises = self._config.on_failure == "raise"
-        if raises or verdict.hopeless:
-            alike = f"The first {HOPELESS} validations have failed alike, and none has succeeded."
-            raise ValidationFailedError(
-                f"{f'The validation of {place} has failed.' if raises else alike} "
-                f"Correct {function_name(self._config.fn)}, and validate again. To continue "
-                "despite failures, pass ValidationConfig(on_failure='ignore'). The "
-                f"failure:{trace or f' {reason}'}"
-            )
-        if verdict.first:
-            logger.warning("The validation of %s failed: it %s.%s", place, reason, trace)
-        if verdict.more is not None:
-            logger.warning("Validations have failed: %s.", verdict.more)
+        notice = self._failures.failed(place, event.reason or "failed")
+        error = failure_error(
+            event,
+            notice,
+            raises=self._config.on_failure == "raise",
+            function=function_name(self._config.fn),
+            how_to_continue="validate again",
+        )
+        if error is not None:
+            raise error
+        log_failure(event, notice)
 
 
 def _is_there(request: Request) -> bool:
