@@ -58,6 +58,7 @@ from tunekit.board import serve  # noqa: E402
 from tunekit.board.live import LiveSweep  # noqa: E402
 from tunekit.board.page import render_index, write_page  # noqa: E402
 from tunekit.cli import commands as cli  # noqa: E402
+from tunekit.cli import on_ray  # noqa: E402
 from tunekit.core.values import format_value  # noqa: E402
 from tunekit.distributed import TrainerFactory, TrainerValidation  # noqa: E402
 from tunekit.errors import TunekitError  # noqa: E402
@@ -66,7 +67,7 @@ from tunekit.journal.lock import Driver  # noqa: E402
 from tunekit.journal.storage import LocalFolder  # noqa: E402
 from tunekit.policies import AtDecisions  # noqa: E402
 from tunekit.reading.catalogue import Catalogue  # noqa: E402
-from tunekit.reading.sweep import Follower  # noqa: E402
+from tunekit.reading.load import Follower  # noqa: E402
 from tunekit.schedulers import MOASHA, PromotionASHA  # noqa: E402
 
 LOCAL = pyarrow.fs.LocalFileSystem()
@@ -296,8 +297,8 @@ def reading(place: Place) -> list[Call]:
             {**sweeps, "storage": either(urls, urls, anything), "study_name": NAMES},
         ),
         Call(
-            "Sweep.validate",
-            of_sweep("validate"),
+            "validate",
+            tunekit.validate,
             {**sweeps, **validated},
             ["sweep", "validation"],
         ),
@@ -720,7 +721,7 @@ def harmless(folder: Path) -> Iterator[None]:
 
         validate_here(SimpleNamespace(setattr=replace))  # type: ignore[arg-type]
         replace(cli, "time", SimpleNamespace(time=time.time, sleep=interrupt))
-        replace(cli, "Tuner", SimpleNamespace(restore=lambda *a, **k: restored))
+        replace(on_ray, "Tuner", SimpleNamespace(restore=lambda *a, **k: restored))
         replace(cli.webbrowser, "open", lambda address: True)
         replace(serve.uvicorn.Server, "run", lambda self, sockets: None)
         replace(serve, "lower_priority", lambda: None)

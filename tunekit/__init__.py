@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from tunekit.driver.scheduler import ValidatedScheduler
     from tunekit.driver.tuner import Tuner, checkpointable
     from tunekit.following.follow import follow
+    from tunekit.following.validate import validate
     from tunekit.policies import EveryIterations
-    from tunekit.reading.sweep import Sweep, load
+    from tunekit.reading.load import load
+    from tunekit.reading.sweep import Sweep
     from tunekit.training import checkpoint_with, report, state_of
     from tunekit.validating.context import ValidationContext, get_validation_context
 
@@ -46,6 +48,7 @@ __all__ = [
     "load",
     "report",
     "state_of",
+    "validate",
 ]
 
 __version__ = VERSION
@@ -57,7 +60,9 @@ _HOMES = {
     "tunekit.driver.callback": ("ValidationCallback",),
     "tunekit.following.follow": ("follow",),
     "tunekit.policies": ("EveryIterations",),
-    "tunekit.reading.sweep": ("Sweep", "load"),
+    "tunekit.following.validate": ("validate",),
+    "tunekit.reading.load": ("load",),
+    "tunekit.reading.sweep": ("Sweep",),
     "tunekit.driver.scheduler": ("ValidatedScheduler",),
     "tunekit.training": ("checkpoint_with", "report", "state_of"),
     "tunekit.driver.tuner": ("Tuner", "checkpointable"),

@@ -134,7 +134,7 @@ def state_of(checkpoint: tune.Checkpoint) -> dict[str, Any]:
     problems.raise_any()
     state = saved_dict(checkpoint)
     if state is None:
-        from tunekit._ray.storage import infos_in  # trials' processes import little
+        from tunekit.journal.paths import infos_in  # trials' processes import little
 
         names = sorted(one.base_name for one in infos_in(checkpoint.filesystem, checkpoint.path))
         problem = (

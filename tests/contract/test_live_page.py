@@ -45,7 +45,7 @@ from tunekit.journal.storage import RemoteFolder
 from tunekit.messages.problems import Problems
 from tunekit.reading import catalogue as catalogues
 from tunekit.reading.catalogue import Catalogue, Entry
-from tunekit.reading.sweep import Follower
+from tunekit.reading.load import Follower
 
 TOKEN = "t0ken-" * 5
 

@@ -26,8 +26,8 @@ from tests.support.restores import contents, restoring, train, tuner
 from tests.support.seeds import SCHEDULES
 from tests.support.sweeps import sweep
 from tunekit.core.events import Reported, SnapshotTaken
+from tunekit.driver.ledger import Ledger
 from tunekit.journal.journal import Journal
-from tunekit.journal.ledger import Ledger
 from tunekit.journal.lock import BEAT_S, LOCK, SILENT_S, TAKE_OVER, Driver, DriverLock, driver_of
 from tunekit.journal.storage import LocalFolder
 

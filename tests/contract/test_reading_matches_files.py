@@ -33,7 +33,7 @@ from tunekit.core.events import Reported, TrialAdded
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import LocalFolder
-from tunekit.reading.sweep import Follower
+from tunekit.reading.load import Follower
 
 TABLES = ("trials", "reports", "validations", "decisions")
 
@@ -538,7 +538,7 @@ def test_what_is_validated_later_is_shown(tmp_path, monkeypatch):
     clock = FakeClock()
     follower = Follower(pyarrow.fs.LocalFileSystem(), str(home), clock=clock)
     follower.poll()
-    tunekit.load(home).validate(lambda checkpoint: {"accuracy": 0.5}, name="robust")
+    tunekit.validate(tunekit.load(home), lambda checkpoint: {"accuracy": 0.5}, name="robust")
     clock.sleep(3600)
     assert follower.poll()
     assert "robust/accuracy" in follower.sweep.reports

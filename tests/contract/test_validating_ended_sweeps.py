@@ -25,7 +25,7 @@ from tests.support.restores import contents
 from tests.support.schedulers import asha
 from tests.support.sweeps import sweep
 from tunekit.board.page import render_report
-from tunekit.cli import commands
+from tunekit.cli import on_ray
 
 CALLS: Counter[str] = Counter()
 
@@ -88,7 +88,7 @@ def chosen(sweep: tunekit.Sweep) -> set[tuple[str, int]]:
 def test_new_metrics_are_beside_the_old_and_the_sweep_stays_as_it_was(home):
     before, files = tunekit.load(home), contents(home)
     top = best_of(before)
-    after = before.validate(robust)
+    after = tunekit.validate(before, robust)
     now = {name: data for name, data in contents(home).items() if "validations/" not in name}
     assert now == files, "the sweep's own journal above all"
     for table in ("trials", "validations", "decisions"):
@@ -117,12 +117,12 @@ def test_new_metrics_are_beside_the_old_and_the_sweep_stays_as_it_was(home):
 
 def test_a_report_shows_them(home):
     assert "Validated later" not in render_report(tunekit.load(home))
-    sweep = tunekit.load(home).validate(robust, 2)
+    sweep = tunekit.validate(tunekit.load(home), robust, 2)
     page = render_report(sweep)
     assert "Validated later" in page and "robust/accuracy" in page
     by_new = render_report(tunekit.load(home, metric="robust/accuracy", mode="max"))
     assert "best robust/<wbr>accuracy" in by_new
-    failed = sweep.validate(tunekit.ValidationConfig(broken, on_failure="ignore"), 1)
+    failed = tunekit.validate(sweep, tunekit.ValidationConfig(broken, on_failure="ignore"), 1)
     assert "Later validation of" in render_report(failed)
 
 
@@ -134,7 +134,7 @@ def test_missing_checkpoints_are_reported_and_the_next_best_are_validated(home, 
     (first, at), (second, other_at) = best_of(sweep)[:2]
     shutil.rmtree(sweep.best().path)
     with caplog.at_level(logging.WARNING, logger="tunekit"):
-        after = sweep.validate(robust, 2)
+        after = tunekit.validate(sweep, robust, 2)
     [message] = [record.message for record in caplog.records]
     assert f"{first}@{at}" in message
     assert (first, at) not in chosen(after) and (second, other_at) in chosen(after)
@@ -146,7 +146,7 @@ def test_without_any_checkpoint_left_nothing_is_started(home):
     for path in home.glob("*/checkpoint_*"):
         shutil.rmtree(path)
     with pytest.raises(tunekit.errors.ConfigError, match="none of the checkpoints is in the"):
-        sweep.validate(robust)
+        tunekit.validate(sweep, robust)
     assert not (home / "validations").exists()
 
 
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_disappears_meanwhile_is_skipped_and_that_is_said(home
 
     config = tunekit.ValidationConfig(deletes, max_retries=0)
     with caplog.at_level(logging.WARNING, logger="tunekit"):
-        after = sweep.validate(config, 1, name="new")
+        after = tunekit.validate(sweep, config, 1, name="new")
     assert "was not run: its checkpoint" in caplog.text and "Traceback" not in caplog.text
     [row] = after.later_validations.to_dict("records")
     assert (
@@ -191,7 +191,7 @@ def test_a_checkpoint_that_disappears_meanwhile_is_skipped_and_that_is_said(home
 )
 def test_what_is_wrong_is_said_before_anything_starts(home, executors, options, message):
     with pytest.raises(tunekit.errors.ConfigError, match=message):
-        tunekit.load(home).validate(robust, **options)
+        tunekit.validate(tunekit.load(home), robust, **options)
     assert not executors and not (home / "validations").exists()
 
 
@@ -201,12 +201,12 @@ def test_a_function_has_to_be_callable_with_what_is_given(home, executors):
 
     sweep = tunekit.load(home)
     with pytest.raises(tunekit.errors.ConfigError, match="name='<lambda>' cannot begin"):
-        sweep.validate(lambda checkpoint: {"accuracy": 0.5})
+        tunekit.validate(sweep, lambda checkpoint: {"accuracy": 0.5})
     with pytest.raises(tunekit.errors.ConfigError, match="not callable"):
-        sweep.validate("robust")  # type: ignore[arg-type]
+        tunekit.validate(sweep, "robust")  # type: ignore[arg-type]
     assert not executors
     with pytest.raises(tunekit.errors.ValidationFailedError, match="no value for 'data'"):
-        sweep.validate(needs)
+        tunekit.validate(sweep, needs)
     assert not executors[0].started
 
 
@@ -214,12 +214,12 @@ def test_a_function_has_to_be_callable_with_what_is_given(home, executors):
 
 
 def test_what_has_a_score_is_not_validated_again(home, executors):
-    sweep = tunekit.load(home).validate(robust, 2)
+    sweep = tunekit.validate(tunekit.load(home), robust, 2)
     assert sum(CALLS.values()) == 2
-    sweep = sweep.validate(robust, 3)
+    sweep = tunekit.validate(sweep, robust, 3)
     assert sum(CALLS.values()) == 3 and max(CALLS.values()) == 1
     assert len(chosen(sweep)) == 3
-    sweep.validate(robust, 3)
+    tunekit.validate(sweep, robust, 3)
     assert sum(CALLS.values()) == 3 and len(executors) == 2
     journals = list(home.glob("validations/*/*.jsonl"))
     assert len(journals) == 2
@@ -237,25 +237,25 @@ def test_what_has_failed_is_validated_again(home):
         return {"accuracy": 0.5}
 
     config = tunekit.ValidationConfig(fails_once, max_retries=0)
-    sweep = sweep.validate(config, 2, name="new")
+    sweep = tunekit.validate(sweep, config, 2, name="new")
     assert sorted(sweep.later_validations["status"]) == ["failed", "validated"]
-    sweep = sweep.validate(config, 2, name="new")
+    sweep = tunekit.validate(sweep, config, 2, name="new")
     assert set(sweep.later_validations["status"]) == {"validated"}
     assert CALLS[bad] == 2 and sum(CALLS.values()) == 3
 
 
 def test_scores_under_one_name_are_of_one_function(home):
-    sweep = tunekit.load(home).validate(robust, name="new")
+    sweep = tunekit.validate(tunekit.load(home), robust, name="new")
     assert set(CALLS.values()) == {1}
     with pytest.raises(tunekit.errors.ConfigError, match="cannot be compared"):
-        sweep.validate(other, 2, name="new")
-    replaced = sweep.validate(other, 2, name="new", replace=True)
+        tunekit.validate(sweep, other, 2, name="new")
+    replaced = tunekit.validate(sweep, other, 2, name="new", replace=True)
     assert len(chosen(replaced)) == 2, "those of the other one are not shown any more"
     assert set(replaced.reports["new/f1"].dropna()) == {0.5}
     assert "new/accuracy" not in replaced.reports
     # Arguments are not told apart.
     noisy = tunekit.ValidationConfig(robust, ValidationTaskConfig(fn_kwargs={"noise": 3.0}))
-    changed = sweep.validate(robust, 3).validate(noisy, 2, replace=True)
+    changed = tunekit.validate(tunekit.validate(sweep, robust, 3), noisy, 2, replace=True)
     assert changed.later_validations.value_counts("name")["robust"] == 2
     assert changed.best("robust/accuracy", "max").score > -9 + 2.9
 
@@ -263,31 +263,31 @@ def test_scores_under_one_name_are_of_one_function(home):
 def test_the_first_failure_ends_it_if_the_user_wants_that(home):
     config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1, on_failure="raise")
     with pytest.raises(tunekit.errors.ValidationFailedError):
-        tunekit.load(home).validate(config, name="new")
+        tunekit.validate(tunekit.load(home), config, name="new")
     assert sum(tunekit.load(home).later_validations["status"] == "failed") == 1
 
 
 def test_a_function_that_never_had_a_score_does_not_keep_its_name(home):
     config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1)
     with pytest.raises(tunekit.errors.ValidationFailedError, match="none has succeeded"):
-        tunekit.load(home).validate(config, name="new")
+        tunekit.validate(tunekit.load(home), config, name="new")
     statuses = Counter(tunekit.load(home).later_validations["status"])
     assert statuses["failed"] == 3 and set(statuses) == {"failed", "queued"}
-    sweep = tunekit.load(home).validate(other, 2, name="new")
+    sweep = tunekit.validate(tunekit.load(home), other, 2, name="new")
     assert sweep.best("new/f1", "max").score == 0.5
     assert list(sweep.later_validations["status"]) == ["validated"] * 2, "the other one's are gone"
 
 
 @pytest.mark.parametrize("kept", [1, 4, 8, 9.5, 12])
 def test_a_session_that_was_killed_at_any_line_continues(home, kept):
-    tunekit.load(home).validate(tunekit.ValidationConfig(robust, max_in_flight=1), 4)
+    tunekit.validate(tunekit.load(home), tunekit.ValidationConfig(robust, max_in_flight=1), 4)
     [journal] = home.glob("validations/*/000001.jsonl")
     lines = journal.read_bytes().splitlines(keepends=True)
     torn = lines[int(kept)][:20] if kept != int(kept) else b""
     journal.write_bytes(b"".join(lines[: int(kept)]) + torn)
     ended = sum(b'"validation_ended"' in line for line in lines[: int(kept)])
     CALLS.clear()
-    after = tunekit.load(home).validate(robust, 4)
+    after = tunekit.validate(tunekit.load(home), robust, 4)
     assert after.reports["robust/accuracy"].notna().sum() == 4
     assert sum(CALLS.values()) == 4 - ended
 
@@ -299,7 +299,7 @@ def test_a_restored_sweep_does_what_it_would_have_done(tmp_path):
     kill(tmp_path / "one", 90)
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     killed = tunekit.load(tmp_path / "two" / "sweep")
-    after = killed.validate(tunekit.ValidationConfig(robust))
+    after = tunekit.validate(killed, tunekit.ValidationConfig(robust))
     assert len(chosen(after)) == 3 and after.summary()["state"] == killed.summary()["state"]
     lines = {}
     for name in ("one", "two"):
@@ -317,7 +317,7 @@ def test_a_restored_sweep_does_what_it_would_have_done(tmp_path):
 
 def test_another_sweep_in_the_same_folder_has_no_such_scores(swept, tmp_path):
     home = Path(shutil.copytree(swept, tmp_path / "sweep"))
-    tunekit.load(home).validate(robust, 2)
+    tunekit.validate(tunekit.load(home), robust, 2)
     for path in home.iterdir():
         if path.name != "validations":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -344,7 +344,7 @@ def in_folder(tmp_path, monkeypatch) -> Callable[..., Any]:
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(sys.path))
-    monkeypatch.setattr(commands.ray, "shutdown", lambda: None)
+    monkeypatch.setattr(on_ray.ray, "shutdown", lambda: None)
 
     def run(*arguments: Any) -> Any:
         return tunekit_("validate", *arguments)

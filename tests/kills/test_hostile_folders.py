@@ -28,16 +28,16 @@ from tests.support.readers import NOTHING, score, session, tunekit_, validate_he
 from tests.support.restores import begin, prepare_restore, train, tuner, validate
 from tests.support.sweeps import sweep
 from tunekit._ray.session import _files_in
-from tunekit._ray.storage import paths_in
 from tunekit.board.live import LiveSweep
 from tunekit.board.page import render_index
 from tunekit.core.events import SnapshotTaken, TrialAdded, TrialErrored
+from tunekit.driver.snapshots import _archive
 from tunekit.errors import UnsafeFileError
 from tunekit.following.record import Recorder
 from tunekit.journal import lock, safe_files
 from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.lock import Driver, DriverLock
-from tunekit.journal.snapshots import _archive
+from tunekit.journal.paths import paths_in
 from tunekit.journal.storage import LocalFolder, folder_at
 from tunekit.reading.catalogue import Catalogue
 
@@ -223,7 +223,9 @@ def test_a_checkpoint_that_is_outside_is_not_there(kind, hostile, outside, tmp_p
     assert loaded.best().checkpoint is None
     seen: list[str] = []
     with pytest.raises(tunekit.errors.ConfigError, match="is in the sweep's folder"):
-        loaded.validate(lambda checkpoint: seen.append(checkpoint.path) or {"x": 1.0}, name="x")
+        tunekit.validate(
+            loaded, lambda checkpoint: seen.append(checkpoint.path) or {"x": 1.0}, name="x"
+        )
     assert not seen
 
 
@@ -249,7 +251,7 @@ def test_a_checkpoint_with_a_link_that_leads_out_is_refused(hostile, outside):
     made(hostile, "harmless")
     linked(hostile, "trial_a/checkpoint_000001/weights", outside)
     with pytest.raises(tunekit.errors.ConfigError, match=r"weights.*leads out of"):
-        tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
+        tunekit.validate(tunekit.load(hostile), lambda checkpoint: {"accuracy": 1.0}, name="x")
 
 
 class Bomb:
@@ -282,7 +284,7 @@ def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
 
     validate_here(monkeypatch)
     shown(hostile, tmp_path)
-    sweep = tunekit.load(hostile).validate(lambda checkpoint: {"accuracy": 1.0}, name="x")
+    sweep = tunekit.validate(tunekit.load(hostile), lambda checkpoint: {"accuracy": 1.0}, name="x")
     assert "x/accuracy" in sweep.reports
     assert not opened(canary)
     # The controls: each of them goes off.

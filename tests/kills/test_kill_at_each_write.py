@@ -22,8 +22,8 @@ from tests.support.restores import restoring
 from tests.support.seeds import SCHEDULES
 from tests.support.sweeps import Endless, Ran, index_of, sweep
 from tunekit.core.events import Event, Exploited, Processed
+from tunekit.driver.ledger import Ledger
 from tunekit.journal.journal import events_in
-from tunekit.journal.ledger import Ledger
 from tunekit.schedulers import MOASHA, PromotionASHA
 
 #: Each so-and-so-manieth write is one to be killed at.

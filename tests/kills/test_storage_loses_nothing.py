@@ -21,10 +21,10 @@ from tests.support.journals import read
 from tests.support.object_store import Store
 from tests.support.restores import Saved
 from tunekit.core.events import TrialResumed
+from tunekit.driver.ledger import Ledger
+from tunekit.driver.snapshots import SnapshotWriter
 from tunekit.journal import journal
 from tunekit.journal.journal import VERSION, sealed
-from tunekit.journal.ledger import Ledger
-from tunekit.journal.snapshots import SnapshotWriter
 from tunekit.journal.storage import (
     LocalFolder,
     RemoteFolder,

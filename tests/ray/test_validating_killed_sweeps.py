@@ -62,7 +62,7 @@ def config(log: Path, **environment: str) -> tunekit.ValidationConfig:
 
 def test_a_population_that_was_killed_is_validated_later(ray_cluster, tmp_path):
     log = tmp_path / "log"
-    after = tunekit.load(killed(tmp_path)).validate(config(log))
+    after = tunekit.validate(tunekit.load(killed(tmp_path)), config(log))
     table = after.reports.dropna(subset="halved/accuracy")
     assert len(table) == len(lines(log)) == len(after.later_validations) > 3
     both = table.dropna(subset="accuracy")
@@ -78,16 +78,16 @@ def test_a_sweep_on_an_object_store_is_validated_later(ray_cluster, s3, tmp_path
     local = killed(tmp_path)
     log, filesystem, path = tmp_path / "log", s3.filesystem(), f"{s3.make_bucket('later')}/one"
     pyarrow.fs.copy_files(str(local), path, pyarrow.fs.LocalFileSystem(), filesystem)
-    after = tunekit.load(path, filesystem).validate(config(log, **s3.environment()), 2)
+    after = tunekit.validate(tunekit.load(path, filesystem), config(log, **s3.environment()), 2)
     assert len(lines(log)) == 2 and after.best("halved/accuracy", "max").checkpoint
     assert len(after.reports.dropna(subset="halved/accuracy")) == 2
     # by its URI: both have scores
-    again = tunekit.load(s3.uri(path)).validate(config(log, **s3.environment()), 2)
+    again = tunekit.validate(tunekit.load(s3.uri(path)), config(log, **s3.environment()), 2)
     assert len(again.later_validations) == 2 and len(lines(log)) == 2
     # one that is not
     filesystem.delete_dir(again.best().path)
-    other = tunekit.load(path, filesystem).validate(
-        config(log, **s3.environment()), 1, name="other"
+    other = tunekit.validate(
+        tunekit.load(path, filesystem), config(log, **s3.environment()), 1, name="other"
     )
     assert len(lines(log)) == 3
     assert other.best("other/accuracy", "max").path != again.best().path

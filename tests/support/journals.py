@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow.fs
 from msgspec import structs
 
-from tunekit._ray.storage import storage_at
 from tunekit.core.events import Reported, ValidationEnded
 from tunekit.journal.journal import record_of, sealed
+from tunekit.journal.paths import storage_at
 from tunekit.journal.storage import Folder, folder_at
 
 

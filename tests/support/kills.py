@@ -17,7 +17,7 @@ from tests.support.invariants import JournalSummary, check_journal
 from tests.support.restores import restoring
 from tests.support.sweeps import Ran
 from tunekit.core.events import SnapshotTaken
-from tunekit.journal import ledger
+from tunekit.driver import ledger
 from tunekit.journal.journal import events_in
 from tunekit.journal.lock import LOCK, Driver
 from tunekit.journal.storage import LocalFolder

@@ -12,9 +12,9 @@ from ray.tune import ResumeConfig
 import tunekit
 from tests.support.fakes import FakeClock
 from tunekit.core.events import Reported, TrialAdded, ValidationEnded
+from tunekit.driver.snapshots import SnapshotWriter, _archive, saved_state
 from tunekit.errors import RestoreError
 from tunekit.journal.journal import Journal, events_in
-from tunekit.journal.snapshots import SnapshotWriter, _archive, saved_state
 from tunekit.journal.storage import LocalFolder
 
 STATE = {

@@ -27,7 +27,7 @@ from tests.support.schedulers import asha
 from tests.support.sweeps import Ran, quality, sweep
 from tunekit.board import page
 from tunekit.board.page import write_page
-from tunekit.cli import commands, main
+from tunekit.cli import commands, main, on_ray
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
 from tunekit.driver.program import Program
@@ -301,8 +301,8 @@ class Restored:
 @pytest.fixture
 def restored(monkeypatch):
     Restored.calls, Restored.then = [], lambda: None
-    monkeypatch.setattr(commands, "Tuner", Restored)
-    monkeypatch.setattr(commands, "ray", SimpleNamespace(is_initialized=lambda: True))
+    monkeypatch.setattr(on_ray, "Tuner", Restored)
+    monkeypatch.setattr(on_ray, "ray", SimpleNamespace(is_initialized=lambda: True))
     return Restored
 
 

@@ -93,13 +93,14 @@ tunekit.get_validation_context
 """
     )
     own = {name.split(".")[1] for name in modules if name.startswith("tunekit.")}
-    assert own == {"_ray", "core", "errors", "messages", "training", "validating", "version"}
+    assert own == {
+        *("_ray", "core", "errors", "journal", "messages", "training", "validating", "version"),
+    }
     assert {name for name in modules if name.startswith("tunekit._ray.")} == {
         "tunekit._ray.compat",
         "tunekit._ray.functions",
         "tunekit._ray.overrides",
         "tunekit._ray.worker_errors",
-        "tunekit._ray.pickles",
         "tunekit._ray.process_state",
     }
     assert "ray.train.v2._internal.callbacks.placement_group_callback" not in modules

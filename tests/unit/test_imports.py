@@ -9,6 +9,7 @@ import inspect
 import json
 import pickle
 import re
+import subprocess
 import sys
 import textwrap
 import tokenize
@@ -23,6 +24,7 @@ import pytest
 
 import tunekit
 from scripts import layers
+from tests.support.readers import session, trial
 from tunekit.errors import MissingExtraError, extra
 
 ROOT = Path(tunekit.__file__).parent
@@ -60,12 +62,12 @@ def test_no_sweep_knows_of_following():
     using = {
         room_of(path) for path in MODULES for m, _ in imports(path) if "tunekit.following" in m
     }
-    assert using == {"following", "reading", "cli", "__init__"}
+    assert using == {"following", "cli", "__init__"}
 
 
 # What the board may read besides itself.
 BOARD_READS = {
-    *("core", "reading", "journal", "_ray.storage"),
+    *("core", "reading", "journal"),
     *("errors", "messages", "version"),
 }
 
@@ -77,6 +79,46 @@ def test_the_board_reads_and_runs_nothing():
                 inner = module.removeprefix("tunekit.")
                 known = any(inner == one or inner.startswith(f"{one}.") for one in BOARD_READS)
                 assert known, f"{path.relative_to(ROOT)} imports {module}"
+
+
+# Run by another Python, which has imported nothing yet.
+LOOK = """
+import contextlib, io, sys
+
+import click
+import tunekit
+from tunekit.board.serve import Application
+from tunekit.cli.commands import tunekit as command
+
+def seen():
+    return sorted({"ray", "torch", "pandas"} & sys.modules.keys())
+
+path, found = sys.argv[1], {}
+for line in (
+    ["status"], ["status", "--json"], ["best"], ["report"], ["list", ".."], ["stop", "--trial", "a"]
+):
+    name, *options = [path + "/.." if one == ".." else one for one in line]
+    arguments = [name, *([] if name == "list" else [path]), *options]
+    # Nobody runs the sweep, so that no trial of it can be stopped.
+    ignored = contextlib.suppress(*[click.ClickException] * (name == "stop"))
+    with contextlib.redirect_stdout(io.StringIO()), ignored:
+        command(arguments, standalone_mode=False)
+    found[" ".join(line)] = seen()
+sweep = tunekit.load(path)
+sweep.ranking(), sweep.best(), sweep.summary(), sweep.trial_errors()
+found["load"] = seen()
+sweep.trials
+print({name: modules for name, modules in found.items() if modules}, seen())
+"""
+
+
+def test_reading_a_sweep_imports_neither_ray_nor_torch_and_pandas_only_for_a_table(tmp_path):
+    journal = session(tmp_path / "digits")
+    trial(journal, "a", 0.5)
+    python = [sys.executable, "-c", LOOK, str(tmp_path / "digits")]
+    ran = subprocess.run(python, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.strip().splitlines()[-1] == "{} ['pandas']"
 
 
 def dotted(path: Path) -> str:

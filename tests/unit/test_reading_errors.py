@@ -13,10 +13,10 @@ from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 
 import tunekit
 from tests.support.readers import session, trial
-from tunekit._ray.storage import changed_at, paths_in
 from tunekit.board.serve import serve
 from tunekit.journal.experiments import sweeps_below
 from tunekit.journal.journal import events_in
+from tunekit.journal.paths import changed_at, paths_in
 
 LOCAL = LocalFileSystem()
 ODD_PATHS = [

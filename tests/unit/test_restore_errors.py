@@ -20,9 +20,9 @@ from tests.support.object_store import Store
 from tests.support.restores import SEARCH, SNAPSHOT, STATE, begin, contents, train, tuner, validate
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Reported, SessionClosed, SnapshotTaken, TrialAdded
+from tunekit.driver.snapshots import SETTINGS, SavedState, _archive
 from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import Journal
-from tunekit.journal.snapshots import SETTINGS, SavedState, _archive
 from tunekit.journal.storage import PATIENCE_S, LocalFolder, RemoteFolder
 
 
@@ -240,7 +240,7 @@ def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, kind):
         folder.settle(PATIENCE_S)
         store.left = left
         with monkeypatch.context() as patch, suppress(tunekit.errors.RestoreError):
-            patch.setattr("tunekit.journal.snapshots.PATIENCE_S", 0.01)
+            patch.setattr("tunekit.driver.snapshots.PATIENCE_S", 0.01)
             state.put_back(folder, events, "2026-01-01_00-00-01")
         folder.abandon()
         folder.close()

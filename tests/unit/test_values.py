@@ -18,7 +18,6 @@ from ray.tune.result import AUTO_RESULT_KEYS, DEBUG_METRICS
 
 from tests.support.journals import read
 from tests.support.odd_values import EXCEPTIONS, ODD, VALUES, made, tensors
-from tunekit._ray.pickles import portable
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
 from tunekit.core.executor import Returned
 from tunekit.core.metrics import sanitize_report
@@ -34,6 +33,7 @@ from tunekit.core.values import (
 )
 from tunekit.journal.encoding import exact, legible, read_opened, read_shown
 from tunekit.journal.journal import Journal
+from tunekit.journal.pickles import portable
 from tunekit.journal.storage import LocalFolder
 from tunekit.validating.process import outcome_of, pack_result
 

@@ -21,11 +21,11 @@ from ray.tune import Checkpoint
 from ray.tune.experiment import Trial
 from ray.tune.result import SHOULD_CHECKPOINT, TRAINING_ITERATION
 
-from tunekit._ray.storage import changed_at, paths_in
 from tunekit.core.events import CheckpointSaved, Event, Exploited, TrialAdded
 from tunekit.core.metrics import flatten
 from tunekit.core.retention import orphaned, rank, surplus
 from tunekit.core.values import finite_number
+from tunekit.journal.paths import changed_at, paths_in
 
 logger = logging.getLogger(__name__)
 

@@ -16,8 +16,8 @@ from ray.exceptions import RayError, RayTaskError
 from ray.tune.experiment import Trial
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tunekit._ray.storage import exists
 from tunekit.core.shares import fits, matching
+from tunekit.journal.paths import exists
 from tunekit.messages.formatting import format_resources
 from tunekit.messages.problems import Problems
 

@@ -45,7 +45,7 @@ NEEDED = {
     "ray.train._internal.checkpoint_manager": "_CheckpointManager.register_checkpoint",
     "ray.train._internal.session": "_FutureTrainingResult get_session _TrainingResult",
     "ray.train._internal.session:_TrainSession": "get_state set_state",
-    "ray.train._internal.storage": "_delete_fs_path get_fs_and_path",
+    "ray.train._internal.storage": "_delete_fs_path",
     "ray.train._internal.storage:StorageContext": (
         "persist_current_checkpoint _update_checkpoint_index"
     ),

@@ -30,7 +30,6 @@ from ray.tune.result import (
 
 from tunekit._ray.checkpoints import delete_checkpoint
 from tunekit._ray.functions import HAS_ASKED
-from tunekit._ray.storage import exists, paths_in
 from tunekit._ray.worker_group import (
     Begun,
     Ended,
@@ -44,6 +43,7 @@ from tunekit.core.metrics import VALIDATION_KEY
 from tunekit.core.retention import uploads_of
 from tunekit.core.training_loops import format_not_resumed
 from tunekit.errors import DistributedTrialError, NotResumedError
+from tunekit.journal.paths import exists, paths_in
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 
-from tunekit._ray.pickles import portable
 from tunekit.core.metrics import VALIDATION_KEY, sanitize_report
 from tunekit.core.queue import Circumstances, Queue
 from tunekit.core.report import Report, Stage
 from tunekit.core.waiting import Situation
 from tunekit.errors import TunekitError
+from tunekit.journal.pickles import portable
 
 
 class Queues:

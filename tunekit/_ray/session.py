@@ -16,17 +16,6 @@ from ray.tune.stopper import NoopStopper, Stopper, TimeoutStopper
 from tunekit._ray.scheduler_kinds import controller_in
 from tunekit._ray.stoppers import parts
 
-#: Prefixes of the files in which Tune saves a sweep.
-STATE_FILES = (
-    "experiment_state-",
-    "basic-variant-state-",
-    "search_gen_state-",
-    "searcher-state-",
-    "callback-states-",
-)
-#: Prefixes of the search algorithm's files.
-SEARCH_FILES = STATE_FILES[1:4]
-
 
 def parts_of(tune_controller: Any) -> tuple[list[Any], Any, bool]:
     """Return a new sweep's callbacks and search algorithm, and whether it reuses actors."""

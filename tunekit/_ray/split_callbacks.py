@@ -11,9 +11,9 @@ from ray.tune.callback import Callback, CallbackList
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback, LoggerCallback
 
-from tunekit._ray.storage import exists
 from tunekit.core.metrics import flatten
 from tunekit.core.sweep import Sweep
+from tunekit.journal.paths import exists
 
 
 class SplitCallbacks(CallbackList):

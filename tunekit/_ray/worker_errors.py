@@ -16,9 +16,9 @@ from ray.exceptions import (
 from ray.tune.experiment import Trial
 
 from tunekit._ray.compat import become, in_worker
-from tunekit._ray.pickles import survives_pickling
 from tunekit.core.values import Raised, describe_error
 from tunekit.errors import NotResumedError
+from tunekit.journal.pickles import survives_pickling
 
 # Errors that Tune handles, and errors after which Ray itself is gone.
 _THEIRS = (RayActorError, RayTaskError, RaySystemError, LocalRayletDiedError)

@@ -13,7 +13,7 @@ from tunekit.board.charts import draw_charts
 from tunekit.board.page import render_panels, render_sections, report_data, script_json
 from tunekit.core.timing import Clock, Pace
 from tunekit.reading.catalogue import Entry
-from tunekit.reading.sweep import Follower
+from tunekit.reading.load import Follower
 
 # The minimum number of seconds between two reads of a journal, however many browsers show its page.
 _INTERVAL_S = 0.5

@@ -14,13 +14,13 @@ from typing import Any
 
 from pyarrow.fs import LocalFileSystem
 
-from tunekit._ray.storage import joined
 from tunekit.board import charts
 from tunekit.core.failures import failure_kind
 from tunekit.core.metrics import finite_json
 from tunekit.core.ranking import Ranked
 from tunekit.core.values import encodable, finite_number
 from tunekit.errors import extra
+from tunekit.journal.paths import joined
 from tunekit.journal.storage import replace_file, write_file
 from tunekit.messages.formatting import format_duration, format_score
 from tunekit.messages.problems import Problems

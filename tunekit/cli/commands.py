@@ -7,48 +7,29 @@ import json
 import sys
 import time
 import webbrowser
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext, redirect_stdout, suppress
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import ray
 
-from tunekit._ray.storage import absolute
 from tunekit.cli.best import format_best, format_front, format_scores
+from tunekit.cli.failed import Failed
 from tunekit.cli.layout import terminal_width
 from tunekit.cli.list import RESULTS, format_listing, given_or_newest, listing_json
 from tunekit.cli.status import format_status, status_json
-from tunekit.cli.trainables import absolute_reference, trainable_at
-from tunekit.core.metrics import finite_json, flatten
-from tunekit.core.values import finite_number
-from tunekit.driver.tuner import Tuner
+from tunekit.core.metrics import finite_json
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
-from tunekit.following.follow import follow
+from tunekit.journal.paths import absolute
 from tunekit.journal.stop_requests import ask_to_stop
 from tunekit.journal.storage import is_stream
-from tunekit.messages.formatting import format_score, printable
+from tunekit.messages.formatting import printable
 from tunekit.messages.log import showing_messages
-from tunekit.reading.findings import best_json, later_scores
-from tunekit.reading.sweep import Sweep, load
+from tunekit.reading.findings import best_json
+from tunekit.reading.load import load
+from tunekit.reading.sweep import Sweep
 from tunekit.version import VERSION
-
-
-class _Failed(click.ClickException):
-    """An error that is shown by its message, without a traceback.
-
-    The exit code is 1 for failures at run time, 2 for wrong usage, and 3 for nothing to show.
-    """
-
-    def __init__(self, message: str, exit_code: int = 1):
-        super().__init__(message)
-        self.exit_code = exit_code  # type: ignore[misc]  # click sets it likewise
-
-    def format_message(self) -> str:
-        """Return the message, with values from a sweep made safe for a terminal."""
-        return "\n".join(printable(self.message.split("\n")))
 
 
 class _Group(click.Group):
@@ -61,7 +42,7 @@ class _Group(click.Group):
         except BrokenPipeError:
             raise  # such as that of `| head`: click ends quietly
         except (TunekitError, OSError) as error:
-            raise _Failed(str(error), 2 if isinstance(error, ConfigError) else 1) from error
+            raise Failed(str(error), 2 if isinstance(error, ConfigError) else 1) from error
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -192,7 +173,7 @@ def best(path: str, as_json: bool, **goal: str | None) -> None:
     try:
         found = sweep.best()
     except MetricNotFoundError as error:
-        raise _Failed(str(error), 3) from error
+        raise Failed(str(error), 3) from error
     known = {"metric": found.metric, "mode": sweep.mode, **best_json(found)}
     known["metrics"] = found.metrics
     _show(known, as_json, format_best(found, path, sweep))
@@ -203,7 +184,7 @@ def _show_front(sweep: Sweep, path: str, as_json: bool) -> None:
     known = {name: summary[name] for name in ("objectives", "constraints", "pareto")}
     if not known["pareto"]:
         names = ", ".join(sweep.objectives)
-        raise _Failed(f"No validation has ended with all of {names}. Wait for the first one.", 3)
+        raise Failed(f"No validation has ended with all of {names}. Wait for the first one.", 3)
     _show(known, as_json, format_front(known, path))
 
 
@@ -257,7 +238,7 @@ def validate(
 
     The sweep may be finished, killed or still running. status, best and report show the new metrics
     as NAME/metric. After Ctrl-C, the same command continues and validates nothing twice
-    (tunekit.Sweep.validate). --metric and --mode set how the best trials are chosen. The current
+    (tunekit.validate). --metric and --mode set how the best trials are chosen. The current
     directory is importable. It starts Ray, or joins the cluster at RAY_ADDRESS.
 
     \b
@@ -266,64 +247,21 @@ def validate(
       tunekit best ~/ray_results/digits --metric robust/accuracy --mode max
       tunekit validate outputs/ --fn evals.py:generate --follow --until done --json
     """
-    fn = trainable_at(where, "--fn")
     given = {option: value for option, value in following.items() if value}
-    if follows:
-        if name or replace or checkpoints != 10:
-            raise click.UsageError("--checkpoints, --name and --replace do not work with --follow.")
-        _follow(path, fn, as_json, metric=metric, mode=mode, **given)
-        return
-    if given:
+    if follows and (name or replace or checkpoints != 10):
+        raise click.UsageError("--checkpoints, --name and --replace do not work with --follow.")
+    if given and not follows:
         raise click.UsageError(f"--{next(iter(given)).replace('_', '-')} needs --follow.")
+    from tunekit.cli import on_ray
+
+    if follows:
+        on_ray.follow_folder(path, where, as_json, metric=metric, mode=mode, **given)
+        return
     sweep = load(path, metric=metric, mode=mode)
-    name = name or where.rpartition(":")[2].rpartition(".")[2]
-    with _on_ray(as_json):
-        sweep = sweep.validate(fn, checkpoints, name=name, replace=replace)
-    known = later_scores(sweep.timeline, name, sweep.metric, sweep.mode)
+    known = on_ray.validate_sweep(sweep, where, checkpoints, name, replace=replace, quiet=as_json)
     _show(known, as_json, format_scores(known, path))
     if known["unscored"]:
         raise click.exceptions.Exit(1)
-
-
-def _follow(path: str, fn: Any, as_json: bool, **options: Any) -> None:
-    """Follow a folder, and print a line for each outcome."""
-
-    def show(known: Mapping[str, Any]) -> None:
-        known = {**known, "metrics": flatten(known["metrics"])}
-        if as_json:
-            text = json.dumps(finite_json(known), allow_nan=False, default=str)
-        else:
-            values = (
-                f"{one} {format_score(finite_number(value), '-')}"
-                for one, value in known["metrics"].items()
-            )
-            why = known["reason"] or ", ".join(values)
-            text = f"{known['run']}@{known['step']} {known['status']}: {why}"
-        click.echo(printable(text), file=output)
-
-    output = sys.stdout
-    if str(options.get("until", "")).isdecimal():
-        options["until"] = int(options["until"])
-    if "journal" in options:
-        options["journal"] = absolute(options["journal"])
-    with _on_ray(as_json), suppress(KeyboardInterrupt):  # Ctrl-C stops it
-        follow(path, fn, notify=show, **options)
-
-
-@contextmanager
-def _on_ray(as_json: bool) -> Iterator[None]:
-    """Keep stdout for JSON if requested; shut Ray down at the end if it was not running."""
-    started = not ray.is_initialized()
-    # Ray prints the output of workers until it has been shut down.
-    with redirect_stdout(sys.stderr) if as_json else nullcontext():
-        try:
-            yield
-        except KeyboardInterrupt:
-            text = "Interrupted. Run the same command to continue; validated scores are kept."
-            raise _Failed(text) from None
-        finally:
-            if started:
-                ray.shutdown()
 
 
 @tunekit.command(short_help="Write a sweep's report: one HTML file.")
@@ -440,16 +378,11 @@ def resume(
       tunekit resume ~/ray_results/digits
       tunekit resume ~/ray_results/digits --trainable train.py:train --errored
     """
-    sweep = load(path)
-    where = where or _written_down(sweep)
-    trainable = trainable_at(where)
-    with _on_ray(as_json):
-        tuner = Tuner.restore(
-            path, trainable, resume_errored=errored, restart_errored=restart_errored
-        )
-        if tuner.validation is not None:
-            tuner.validation.program.trainable = absolute_reference(where)
-        tuner.fit()
+    where = where or _written_down(load(path))
+    from tunekit.cli import on_ray
+
+    options = {"resume_errored": errored, "restart_errored": restart_errored}
+    on_ray.resume_sweep(path, where, quiet=as_json, **options)
     known = status_json(load(path), time.time())
     _show(known, as_json, format_status(known, width=terminal_width()))
     if known["state"] != "finished" or set(known["trials"]) == {"error"}:

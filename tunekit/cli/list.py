@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from tunekit._ray.storage import absolute, storage_at
 from tunekit.cli.layout import format_table, terminal_width
 from tunekit.errors import ConfigError
 from tunekit.journal.experiments import sweeps_below
+from tunekit.journal.paths import absolute, storage_at
 from tunekit.messages.formatting import format_duration, format_score, printable
 from tunekit.reading.catalogue import Catalogue
-from tunekit.reading.sweep import Follower, outline
+from tunekit.reading.load import Follower, outline
 
 #: Where Tune keeps results without ``RunConfig(storage_path=...)``.
 RESULTS = "~/ray_results"

@@ -15,11 +15,11 @@ from tunekit.core.events import TrialErrored
 from tunekit.core.executor import Executor
 from tunekit.core.shares import Shares
 from tunekit.core.timing import Clock
+from tunekit.driver.ledger import Ledger
 from tunekit.driver.program import Program
 from tunekit.driver.restore import Restore
 from tunekit.driver.run import Run, counts
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
-from tunekit.journal.ledger import Ledger
 from tunekit.messages.advice import resume_advice
 from tunekit.messages.problems import Problems
 from tunekit.results.lineage import Lineage

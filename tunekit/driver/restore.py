@@ -31,7 +31,6 @@ from tunekit._ray.checkpoints import (
     start_from,
 )
 from tunekit._ray.scheduler_kinds import set_pbt_times, traits_of
-from tunekit._ray.storage import exists, paths_in
 from tunekit.core.events import (
     Event,
     Exploited,
@@ -54,11 +53,12 @@ from tunekit.core.report import Report
 from tunekit.core.state import RecordedReport, SweepState
 from tunekit.core.validation import Status
 from tunekit.core.values import as_json, encodable, sanitize
+from tunekit.driver.ledger import Ledger
 from tunekit.driver.shell import VOID, Shell
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.journal import record_of
-from tunekit.journal.ledger import Ledger
+from tunekit.journal.paths import exists, paths_in
 from tunekit.journal.storage import Folder, folder_at, replace_file
 from tunekit.messages.problems import Problems
 from tunekit.policies import CheckpointPolicy

@@ -30,8 +30,8 @@ from tunekit.core.commands import (
 )
 from tunekit.core.events import ValidationEnded
 from tunekit.core.sweep import Sweep
+from tunekit.driver.ledger import Ledger
 from tunekit.driver.sweep_outcome import SweepOutcome
-from tunekit.journal.ledger import Ledger
 from tunekit.messages.advice import resources_advice
 from tunekit.validating.validator import Validator
 

@@ -7,7 +7,7 @@ import logging
 from tunekit._ray.validating_controller import ValidatingController
 from tunekit.core.events import StopRequested
 from tunekit.core.timing import Clock, Pace
-from tunekit.journal.ledger import Ledger
+from tunekit.driver.ledger import Ledger
 from tunekit.journal.stop_requests import asked_to_stop, request_file
 
 logger = logging.getLogger(__name__)

@@ -15,8 +15,8 @@ from tunekit.core.failures import FailureNotice, Failures, format_checkpoint
 from tunekit.core.metrics import flatten, format_names, user_metrics
 from tunekit.core.signatures import function_name
 from tunekit.core.values import format_value
+from tunekit.driver.ledger import Ledger
 from tunekit.errors import MetricNotFoundError, TunekitError
-from tunekit.journal.ledger import Ledger
 from tunekit.messages.advice import NO_CHECKPOINT, checkpoint_advice, metric_advice, trainer_advice
 from tunekit.messages.failed_validations import (
     FailureText,

@@ -26,10 +26,7 @@ from tunekit._ray.functions import (
     let_tell_of_resuming,
 )
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
-from tunekit._ray.pickles import is_complete
 from tunekit._ray.progress import reporting
-from tunekit._ray.session import STATE_FILES
-from tunekit._ray.storage import TUNER_FILE, absolute, check_filesystem, check_path, storage_at
 from tunekit._ray.tuner import (
     Settings,
     described_space,
@@ -57,11 +54,13 @@ from tunekit.driver.program import Program
 from tunekit.driver.resources import leave_room_for_data, share_cluster
 from tunekit.driver.restore import Restore, check_unused
 from tunekit.driver.scheduler import ValidatedScheduler, check_combination, unwrapped
+from tunekit.driver.snapshots import SavedState, cannot_write, saved_state
 from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
-from tunekit.journal.experiments import path_problem
+from tunekit.journal.experiments import STATE_FILES, TUNER_FILE, path_problem
 from tunekit.journal.journal import SERIES, Record, record_of
 from tunekit.journal.lock import DriverLock
-from tunekit.journal.snapshots import SavedState, cannot_write, saved_state
+from tunekit.journal.paths import absolute, check_filesystem, check_path, storage_at
+from tunekit.journal.pickles import is_complete
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.messages.advice import resume_advice
 from tunekit.messages.log import showing_messages

@@ -6,11 +6,12 @@ import logging
 
 import pyarrow.fs
 
-from tunekit._ray.storage import checkpoint_at, exists
+from tunekit._ray.file_checkpoints import checkpoint_at
 from tunekit.core.failures import format_checkpoint
 from tunekit.core.ranking import ranking_of
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Request
+from tunekit.journal.paths import exists
 from tunekit.journal.safe_files import is_inside, link_out_of
 from tunekit.messages.problems import Problems
 
@@ -35,7 +36,7 @@ def best_requests(
         timeline: The history of the sweep.
         metric: The metric that trials are ranked by.
         mode: ``"min"`` or ``"max"``.
-        checkpoints: As for :meth:`tunekit.Sweep.validate`.
+        checkpoints: As for :func:`tunekit.validate`.
         filesystem: The storage that the sweep is in.
         path: The experiment's folder there.
         problems: The problems with the call, to which this adds its own.

@@ -16,14 +16,14 @@ from typing import Annotated, Any, TypeAlias, TypeVar
 import msgspec
 import pyarrow.fs
 
-from tunekit._ray.storage import infos_in
 from tunekit.core.values import MOST
 from tunekit.errors import UnsafeFileError
 from tunekit.following.names import A_COPY, read_name
-from tunekit.following.record import LATER
 from tunekit.journal.journal import SERIES
+from tunekit.journal.paths import infos_in
 from tunekit.journal.safe_files import is_inside, local_path
 from tunekit.journal.storage import folder_at
+from tunekit.reading.later import LATER
 
 logger = logging.getLogger(__name__)
 

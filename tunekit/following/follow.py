@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow.fs
 
-from tunekit._ray.storage import check_path, checkpoint_at, exists
+from tunekit._ray.file_checkpoints import checkpoint_at
 from tunekit.config import ValidationConfig
 from tunekit.core.events import (
     CheckpointSaved,
@@ -38,6 +38,7 @@ from tunekit.errors import ConfigError
 from tunekit.following.folder import DOUBT_S, KEPT, FoundCheckpoint, WatchedFolder, pattern_problem
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
+from tunekit.journal.paths import check_path, exists
 from tunekit.journal.safe_files import local_path
 from tunekit.messages.log import showing_messages
 from tunekit.messages.problems import Problems

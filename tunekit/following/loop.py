@@ -14,7 +14,6 @@ from msgspec import structs
 
 from tunekit._ray.cluster import check_fits
 from tunekit._ray.interruption import ended_by_sigterm
-from tunekit._ray.storage import exists
 from tunekit.config import ValidationConfig
 from tunekit.core.events import Event, ValidationEnded, ValidationRequested
 from tunekit.core.executor import Executor
@@ -23,6 +22,7 @@ from tunekit.core.signatures import function_name
 from tunekit.core.timing import Pace
 from tunekit.core.validation import FAILED, Request, Status
 from tunekit.following.record import Recorder, is_score
+from tunekit.journal.paths import exists
 from tunekit.messages.failed_validations import failure_error, log_failure, log_summaries
 from tunekit.messages.formatting import format_counts
 from tunekit.messages.problems import Problems

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,18 +22,15 @@ from tunekit.core.events import Event, Home, SessionClosed, ValidationEnded
 from tunekit.core.metrics import flatten, format_names, is_reserved
 from tunekit.core.signatures import function_name, import_path
 from tunekit.core.timeline import Timeline
-from tunekit.core.validation import FAILED, PENDING, PendingStatus
+from tunekit.core.validation import FAILED
+from tunekit.driver.ledger import about
 from tunekit.errors import AlreadyRunningError
-from tunekit.journal.journal import SERIES, Journal, Record, record_of
-from tunekit.journal.ledger import about
+from tunekit.journal.journal import SERIES, Journal, record_of
 from tunekit.journal.lock import DriverLock
-from tunekit.journal.storage import Folder, folder_at
+from tunekit.journal.storage import folder_at
 from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
-
-#: The folder in a sweep's folder with the journals of later validations.
-LATER = "validations"
 
 
 def is_score(event: Event) -> bool:
@@ -67,63 +64,6 @@ def name_problem(name: str, timeline: Timeline) -> str | None:
     return (
         f"is taken: the sweep itself has {format_names(same)}. Pass another name." if same else None
     )
-
-
-def began_of(sessions: Sequence[Mapping[str, Any]]) -> float | None:
-    """Return the start time of a sweep, which identifies it among others in the same folder.
-
-    Args:
-        sessions: The first line of each session, the first session first.
-
-    Example:
-        >>> began_of([{"time": 5.0}, {"time": 6.0}]), began_of([])
-        (5.0, None)
-    """
-    return sessions[0].get("time") if sessions else None
-
-
-# Reading ----------------------------------------------------------------------------------------
-
-
-def later_records_in(folder: Folder) -> list[Record]:
-    """Return the records of later validations in a sweep's folder.
-
-    Raises:
-        tunekit.errors.JournalError: If a journal is damaged or of a different version.
-        OSError: If the storage fails.
-
-    Example:
-        >>> import pathlib, tempfile
-        >>> from tunekit.journal.storage import LocalFolder
-        >>> later_records_in(LocalFolder(pathlib.Path(tempfile.mkdtemp())))
-        []
-    """
-    found = (record_of(folder, series=f"{LATER}/{name}") for name in folder.names(LATER))
-    return [one for one in found if one.sessions]
-
-
-def rows_of(records: Iterable[Record], sweep: float | None) -> list[dict[str, Any]]:
-    """Return a row for each later validation of a sweep, as in a timeline's ``validations``.
-
-    Args:
-        records: Those in the sweep's folder.
-        sweep: The sweep's start time. Another sweep may have run in the same folder since.
-    """
-    found = []
-    for record in records:
-        head = record.sessions[-1]
-        if head.get("sweep") == sweep:
-            timeline = Timeline(record.events, sessions=record.sessions)
-            own = {name: str(head.get(name)) for name in ("name", "function")}
-            waits = {"status": PendingStatus.QUEUED.value} if timeline.end else {}
-            found += [
-                {**row, **own, **(waits if row["status"] in PENDING else {})}
-                for row in timeline.validations
-            ]
-    return found
-
-
-# Writing ----------------------------------------------------------------------------------------
 
 
 class Recorder:

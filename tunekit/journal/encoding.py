@@ -12,8 +12,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tunekit._ray.pickles import from_text, to_text
 from tunekit.core.values import PICKLED, format_value, sanitize
+from tunekit.journal.pickles import from_text, to_text
 
 logger = logging.getLogger(__name__)
 

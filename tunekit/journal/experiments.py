@@ -8,10 +8,23 @@ from dataclasses import dataclass
 
 import pyarrow.fs
 
-from tunekit._ray.session import STATE_FILES
-from tunekit._ray.storage import TUNER_FILE, infos_in
 from tunekit.journal.journal import SERIES
+from tunekit.journal.paths import infos_in
 from tunekit.journal.safe_files import local_path
+
+#: The first file that Tune writes into an experiment's folder.
+TUNER_FILE = "tuner.pkl"
+#: Prefixes of the files in which Tune saves a sweep.
+STATE_FILES = (
+    "experiment_state-",
+    "basic-variant-state-",
+    "search_gen_state-",
+    "searcher-state-",
+    "callback-states-",
+)
+#: Prefixes of the search algorithm's files.
+SEARCH_FILES = STATE_FILES[1:4]
+
 
 # Limits for finding all sweeps below a folder: the number of folders, and of levels.
 _MOST_LISTED, _DEEPEST = 5_000, 4

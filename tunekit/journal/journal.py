@@ -32,7 +32,6 @@ from zlib import crc32
 import msgspec
 import pyarrow.fs
 
-from tunekit._ray.storage import check_path
 from tunekit.core.events import (
     CheckpointSaved,
     Event,
@@ -59,6 +58,7 @@ from tunekit.core.values import (
 )
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
+from tunekit.journal.paths import check_path
 from tunekit.journal.storage import PATIENCE_S, Folder, folder_at
 from tunekit.messages.problems import Problems
 

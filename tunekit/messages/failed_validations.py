@@ -67,8 +67,8 @@ def failure_error(
     else:
         return None
     return ValidationFailedError(
-        f"{said} This ends everything, because {why}. What has ended is recorded. Correct {function}, "
-        f"and {how_to_continue}.{trace}"
+        f"{said} This ends everything, because {why}. What has ended is recorded. Correct "
+        f"{function}, and {how_to_continue}.{trace}"
     )
 
 

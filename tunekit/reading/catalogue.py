@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow.fs
 
-from tunekit._ray.storage import absolute, check_path, joined
 from tunekit.core.timing import Clock, Pace
 from tunekit.journal.experiments import path_problem, sweep_above, sweeps_below
+from tunekit.journal.paths import absolute, check_path, joined
 from tunekit.messages.problems import Problems
-from tunekit.reading.sweep import Follower, outline
+from tunekit.reading.load import Follower, outline
 
 # The number of sweeps, the newest ones, whose state is shown, and of running ones in memory.
 _MOST_READ, _MOST_FOLLOWED = 100, 8

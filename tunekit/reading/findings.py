@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ray import tune
+import pyarrow.fs
 
 from tunekit.core.failures import failure_kind
 from tunekit.core.metrics import flatten
@@ -16,6 +17,9 @@ from tunekit.core.timeline import Timeline
 from tunekit.core.validation import FAILED
 from tunekit.core.values import finite_number
 from tunekit.journal.lock import Driver
+
+if TYPE_CHECKING:
+    from ray import tune
 
 
 @dataclass(frozen=True)
@@ -32,7 +36,7 @@ class BestCheckpoint:
         config: The hyperparameters that it was last trained with; values that JSON cannot represent
             are text.
         path: Its path, even if it was deleted.
-        checkpoint: The checkpoint itself; None if it was deleted
+        filesystem: The storage that it is in; None if it was deleted
             (``CheckpointConfig(num_to_keep=...)``), has not been uploaded, or is not in the
             experiment's folder.
         violation: By how much it violates the sweep's constraints: the sum of the excesses, each
@@ -40,7 +44,7 @@ class BestCheckpoint:
 
     Example:
         >>> found = {"metrics": {"accuracy": 0.9}, "config": {"lr": 0.1}, "path": "/sweep/a/c"}
-        >>> BestCheckpoint("a", 0, 3, "accuracy", 0.9, **found, checkpoint=None)
+        >>> BestCheckpoint("a", 0, 3, "accuracy", 0.9, **found, filesystem=None)
         BestCheckpoint(trial_id='a', generation=0, iteration=3, metric='accuracy', score=0.9)
     """
 
@@ -52,8 +56,17 @@ class BestCheckpoint:
     metrics: Mapping[str, Any] = field(repr=False)
     config: Mapping[str, Any] = field(repr=False)
     path: str = field(repr=False)
-    checkpoint: tune.Checkpoint | None = field(repr=False)
+    filesystem: pyarrow.fs.FileSystem | None = field(repr=False)
     violation: float = field(default=0.0, repr=False)
+
+    @cached_property
+    def checkpoint(self) -> tune.Checkpoint | None:
+        """Return the checkpoint itself; None without a ``filesystem``."""
+        if self.filesystem is None:
+            return None
+        from tunekit._ray.file_checkpoints import checkpoint_at  # it imports Ray
+
+        return checkpoint_at(self.path, self.filesystem)
 
 
 # Summaries in JSON types -----------------------------------------------------------------------

@@ -2,61 +2,47 @@
 
 from __future__ import annotations
 
-import gc
-import os
 import posixpath
-import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pandas as pd
 import pyarrow.fs
 
-from tunekit._ray.storage import absolute, check_path, checkpoint_at, exists
-from tunekit.config import ValidationConfig
 from tunekit.core.constraints import Constraint
 from tunekit.core.events import Event, Home
 from tunekit.core.metrics import closest_name, flatten, format_names
 from tunekit.core.ranking import Ranked, front_of, ranking_of
-from tunekit.core.signatures import ValidationFunction, function_name
 from tunekit.core.summaries import ScoredCheckpoint
 from tunekit.core.timeline import Timeline
-from tunekit.core.timing import Clock, Pace
-from tunekit.errors import ConfigError, MetricNotFoundError, extra
-from tunekit.following.best import best_requests
-from tunekit.following.loop import Source, validate_all
-from tunekit.following.record import (
-    LATER,
-    Recorder,
-    began_of,
-    later_records_in,
-    name_problem,
-    rows_of,
-)
-from tunekit.journal.experiments import path_problem
-from tunekit.journal.journal import SERIES, JournalReader, Record
-from tunekit.journal.lock import Driver, driver_of
+from tunekit.errors import MetricNotFoundError, extra
+from tunekit.journal.journal import Record
+from tunekit.journal.lock import Driver
+from tunekit.journal.paths import exists
 from tunekit.journal.safe_files import is_inside
 from tunekit.journal.storage import folder_at
-from tunekit.messages.log import showing_messages
 from tunekit.messages.problems import Problems
-from tunekit.reading import tables
 from tunekit.reading.findings import BestCheckpoint, best_json, summary_json
-from tunekit.results.lineage import Lineage
+from tunekit.reading.later import began_of, rows_of
 
 if TYPE_CHECKING:
+    import pandas
+
+    from tunekit.results.lineage import Lineage
+
     with extra("optuna"):
         import optuna
 
-# The largest share of the time that may be spent rereading files that are read as a whole.
-_SHARE = 0.1
 _TRIAL_ERROR = "error.txt"  # Tune writes this into the folder of a failed trial
 # The end of that file has the last failure.
 _MOST_ERROR_BYTES = 64 * 1024
-_NO_FOLDER = "the sweep was not read from a folder. Use tunekit.load(path)."
+
+
+def _tables() -> Any:
+    """Return the module that builds tables; it imports pandas."""
+    from tunekit.reading import tables
+
+    return tables
 
 
 class Sweep:
@@ -159,7 +145,7 @@ class Sweep:
     # Tables ------------------------------------------------------------------------------------
 
     @cached_property
-    def trials(self) -> pd.DataFrame:
+    def trials(self) -> pandas.DataFrame:
         """Return one row per trial, in the order in which they were added.
 
         Columns:
@@ -182,10 +168,10 @@ class Sweep:
         - ``added``, ``ended``: the times;
         - ``config/...``: its hyperparameters in its newest generation.
         """
-        return tables.trials(self.timeline, self.ranking())
+        return _tables().trials(self.timeline, self.ranking())
 
     @cached_property
-    def reports(self) -> pd.DataFrame:
+    def reports(self) -> pandas.DataFrame:
         """Return one row per trial, generation and iteration, in that order.
 
         A report gets a row when Tune processes it, together with its score if there is one.
@@ -205,10 +191,10 @@ class Sweep:
         The trials' ``result.json``, ``progress.csv`` and ``Result.metrics_dataframe`` have the same
         rows, and one for every run of a repeated iteration.
         """
-        return tables.reports(self.timeline)
+        return _tables().reports(self.timeline)
 
     @cached_property
-    def validations(self) -> pd.DataFrame:
+    def validations(self) -> pandas.DataFrame:
         """Return one row per validation, in the order in which they were requested.
 
         Columns:
@@ -229,11 +215,11 @@ class Sweep:
         - ``checkpoint``: the path of the checkpoint;
         - ``metrics/...``: the validated metrics.
         """
-        return tables.validations(self.timeline.validations)
+        return _tables().validations(self.timeline.validations)
 
     @cached_property
-    def later_validations(self) -> pd.DataFrame:
-        """Return one row per checkpoint that was validated later, with :meth:`validate`.
+    def later_validations(self) -> pandas.DataFrame:
+        """Return one row per checkpoint that was validated later, with :func:`tunekit.validate`.
 
         Columns:
 
@@ -244,10 +230,10 @@ class Sweep:
         - ``metrics/...``: the metrics, without the prefix. In ``reports`` they are next to the
           sweep's own, as ``name/...``.
         """
-        return tables.validations(self.timeline.later, later=True)
+        return _tables().validations(self.timeline.later, later=True)
 
     @cached_property
-    def decisions(self) -> pd.DataFrame:
+    def decisions(self) -> pandas.DataFrame:
         """Return one row per decision of the scheduler, in order. (For exploits, see ``lineage``.)
 
         Columns:
@@ -260,11 +246,13 @@ class Sweep:
           another metric;
         - ``reached``: the iteration that the trial had reported by then.
         """
-        return tables.decisions(self.timeline)
+        return _tables().decisions(self.timeline)
 
     @property
     def lineage(self) -> Lineage:
         """Return the exploits: which trials were overwritten with which checkpoints (PBT)."""
+        from tunekit.results.lineage import Lineage  # it imports pandas
+
         return Lineage(self.timeline.state.ancestry)
 
     # Rankings and summaries --------------------------------------------------------------------
@@ -352,89 +340,12 @@ class Sweep:
     def _found(self, trial_id: str, winning: ScoredCheckpoint, metric: str) -> BestCheckpoint:
         score, path = winning.value(metric), winning.checkpoint
         assert score is not None  # otherwise it would not be the best
-        at, checkpoint = self.filesystem, None
-        if at is not None and is_inside(at, self.path, path) and exists(at, path):
-            checkpoint = checkpoint_at(path, at)
+        at = self.filesystem
+        if at is not None and not (is_inside(at, self.path, path) and exists(at, path)):
+            at = None
         config, violation = self.timeline.config_of(trial_id, winning.generation), winning.violation
         found, metrics = (trial_id, *winning.place), winning.metrics
-        return BestCheckpoint(*found, metric, score, metrics, config, path, checkpoint, violation)
-
-    @showing_messages()
-    def validate(
-        self,
-        validation: ValidationConfig | ValidationFunction,
-        checkpoints: int = 10,
-        *,
-        name: str | None = None,
-        replace: bool = False,
-    ) -> Sweep:
-        """Validate the best checkpoints with another function; return the sweep, read again.
-
-        The new metrics are shown next to the sweep's own, in the row of their checkpoint:
-        ``best("robust/accuracy", "max")`` ranks by one of them. The sweep's decisions do not
-        change. The scores are recorded next to the sweep's journal, so the sweep may be running, or
-        be restored later.
-
-        Validations run on Ray, which is started if necessary. Ctrl-C or SIGTERM ends them; to
-        continue, call this again. A checkpoint that has a score of the same function under the same
-        name is not validated again. Functions are distinguished only by name.
-
-        Args:
-            validation: A validation function, called as ``fn(checkpoint)``, or a
-                :class:`~tunekit.ValidationConfig` with its arguments, resources, time limit and
-                number of retries. Settings that concern training have no effect.
-            checkpoints: A number n: the best kept checkpoint of each of the n best trials is
-                validated. Better ones that no longer exist are reported.
-            name: The prefix of the metrics' names: ``"robust"`` makes ``accuracy``
-                ``robust/accuracy``. By default, the name of the function.
-            replace: Whether to hide the earlier scores under this name: of another function, or of
-                one whose code or arguments have changed since. They stay in the folder.
-
-        Raises:
-            tunekit.errors.ConfigError: If an argument is wrong, if none of the checkpoints is
-                there, or if the sweep or other scores already have metrics of that name.
-            tunekit.errors.ValidationFailedError: If the first three validations have failed for
-                the same reason (unless ``on_failure="ignore"``), or the first with ``"raise"``.
-            tunekit.errors.JournalError: If a journal is damaged or of a different version.
-            OSError: If the storage fails.
-
-        Example:
-            >>> Sweep([]).validate(lambda checkpoint: {"accuracy": 0.9}, name="robust")
-            Traceback (most recent call last):
-            tunekit.errors.ConfigError: Sweep.validate: the sweep was not read from...
-        """
-        if self.filesystem is None:
-            raise ConfigError("Sweep.validate", [_NO_FOLDER])
-        config = validation
-        if not isinstance(config, ValidationConfig):
-            config = ValidationConfig(config)
-        problems, newest = Problems("Sweep.validate"), _reread(self)
-        name = function_name(config.fn).rsplit(".", 1)[-1] if name is None else name
-        if problems.instance("name", name, str, "Pass 'robust', for example."):
-            wrong = name_problem(name, newest.timeline)
-            if wrong is not None:
-                problems.add(f"name={name!r} {wrong}")
-        problems.instance("replace", replace, bool, "Pass True or False.")
-        requests = best_requests(
-            newest.timeline,
-            self.metric,
-            self.mode,
-            checkpoints,
-            filesystem=self.filesystem,
-            path=self.path,
-            problems=problems,
-        )
-        recorder = Recorder(
-            self.filesystem,
-            self.path,
-            config,
-            {"sweep": began_of(newest.sessions), "name": name},
-            call="Sweep.validate",
-            series=f"{LATER}/{name}",
-            otherwise="Pass another name, or replace=True (--replace) to hide them.",
-        )
-        validate_all(Source(requests), recorder, config, replace=replace)
-        return _reread(self)
+        return BestCheckpoint(*found, metric, score, metrics, config, path, at, violation)
 
     def to_optuna(self, storage: Any = None, study_name: str | None = None) -> optuna.Study:
         """Return the sweep as an Optuna study, for Optuna's figures, importances and dashboard.
@@ -489,7 +400,7 @@ class Sweep:
             objectives=objectives,
             space=next(recorded, {}),  # the searcher may define the space
             storage=storage,
-            study_name=study_name or os.path.basename(self.path.rstrip("/")) or None,
+            study_name=study_name or posixpath.basename(self.path.rstrip("/")) or None,
         )
 
     def _goal(self, metric: str | None, mode: str | None, problems: Problems) -> tuple[str, str]:
@@ -551,8 +462,8 @@ class Sweep:
         - ``iterations``: how many were trained, counting every run; ``unprocessed``: how many
           reports wait for scores;
         - ``exploits``, ``sessions``: their numbers;
-        - ``later``: later validations (:meth:`validate`): for each name the ``function``, the names
-          of the ``metrics``, and the number of ``validations`` by status;
+        - ``later``: later validations (:func:`tunekit.validate`): for each name the ``function``,
+          the names of the ``metrics``, and the number of ``validations`` by status;
         - ``followed``: the folder whose checkpoints are evaluated (:func:`tunekit.follow`); None
           for a Tune sweep;
         - ``objectives``: the metrics that the scheduler ranks by, with their modes;
@@ -584,174 +495,3 @@ class Sweep:
     def __repr__(self) -> str:
         trials, validations = len(self.timeline.trials), len(self.timeline.validations)
         return f"Sweep({self.path!r}: {trials} trials, {validations} validations)"
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Disable the garbage collector: it takes half of the time if many objects are kept."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-class Follower:
-    """Follow a sweep's journal, across restores and new sweeps in the same folder.
-
-    Nothing is written.
-
-    Args:
-        filesystem: The storage that the sweep is in.
-        path: The experiment's folder there.
-        source: As for :class:`Sweep`.
-        clock: The clock.
-        **goal: ``metric`` and ``mode``, as for :func:`tunekit.load`.
-
-    Example:
-        >>> import tempfile
-        >>> from pathlib import Path
-        >>> from tunekit.core.events import TrialAdded
-        >>> from tunekit.journal.journal import Journal
-        >>> from tunekit.journal.storage import LocalFolder
-        >>> home = tempfile.mkdtemp()
-        >>> journal = Journal(LocalFolder(Path(home)))
-        >>> follower = Follower(pyarrow.fs.LocalFileSystem(), home)
-        >>> follower.poll(), len(follower.sweep.trials)
-        (True, 0)
-        >>> journal.append(TrialAdded(time=1e9, trial_id="a"))
-        >>> follower.poll(), len(follower.sweep.trials)
-        (True, 1)
-        >>> follower.poll()
-        False
-    """
-
-    def __init__(
-        self,
-        filesystem: pyarrow.fs.FileSystem,
-        path: str,
-        source: str | None = None,
-        *,
-        clock: Clock | None = None,
-        **goal: Any,
-    ):
-        self._filesystem, self._path = filesystem, path
-        self._folder = folder_at(filesystem, path)
-        self._reader = JournalReader(self._folder)
-        self._clock = clock or time
-        self._options = {"path": path, "filesystem": filesystem, "source": source, **goal}
-        self._later: list[Record] = []
-        self._pace = Pace(_SHARE)
-        #: The sweep as of the last call of :meth:`poll`.
-        self.sweep = Sweep((), **self._options)
-
-    @_without_collections()
-    def poll(self) -> bool:
-        """Read new events; return whether there were any.
-
-        Raises:
-            tunekit.errors.JournalError: If the journal is damaged or of a different version.
-            OSError: If the storage fails. The next call continues where this one started.
-        """
-        # Read the lock first: a driver records the sweep's end before it releases the lock.
-        driver = driver_of(self._filesystem, self._path, self._clock.time())
-        later = self._read_later()
-        record = self._reader.read()
-        if not record.anew and (record.sessions or later is not self._later):
-            self._reader.forget()  # new events may change how earlier ones are shown
-            record = self._reader.read()
-        changed = record.anew or bool(record.events) or _who(driver) != _who(self.sweep.driver)
-        try:
-            if record.anew:
-                self.sweep = Sweep(record.events, record.sessions, later=later, **self._options)
-            elif record.events:
-                self.sweep.extend(record.events)
-        except Exception:
-            self._reader.forget()  # the next call reads all of them
-            raise
-        self.sweep.driver, self._later = driver, later
-        return changed
-
-    def _read_later(self) -> list[Record]:
-        """Return the scores of later validations; the same objects if nothing has changed."""
-        began = self._clock.monotonic()
-        if not self._pace.is_ready(began):
-            return self._later
-        later = later_records_in(self._folder)
-        self._pace.ran(began, self._clock.monotonic())
-        return self._later if later == self._later else later
-
-
-def _who(driver: Driver | None) -> tuple[str, bool] | None:
-    return None if driver is None else (driver.token, driver.alive)
-
-
-def load(
-    path: str | Path,
-    storage_filesystem: pyarrow.fs.FileSystem | None = None,
-    *,
-    metric: str | None = None,
-    mode: str | None = None,
-) -> Sweep:
-    """Load a running, finished or crashed sweep.
-
-    This only reads the journal in the experiment's folder; it does not start Ray, run the sweep's
-    code or write anything. A running sweep is read as it is at that moment.
-
-    Args:
-        path: The experiment's folder, ``results.experiment_path``, or its URI, such as
-            ``s3://bucket/digits``.
-        storage_filesystem: The filesystem of ``path`` if it is a custom one
-            (``results.filesystem``).
-        metric: The validated metric to rank by, as a flat name (``"eval/accuracy"``); by default
-            the sweep's objective.
-        mode: ``"min"`` or ``"max"``; by default the sweep's.
-
-    Raises:
-        tunekit.errors.ConfigError: If an argument is wrong, or if the folder has no journal.
-        tunekit.errors.JournalError: If the journal is damaged or of a different version.
-        OSError: If the storage fails.
-
-    Example:
-        >>> load("/no/such/folder")
-        Traceback (most recent call last):
-        tunekit.errors.ConfigError: tunekit.load: path='/no/such/folder' does not exist...
-    """
-    problems = Problems("tunekit.load")
-    found = check_path(path, storage_filesystem, problems)
-    if found is not None and not folder_at(*found).names(SERIES):
-        problems.add(f"path={os.fsdecode(path)!r} {path_problem(*found, os.fsdecode(path))}")
-    problems.goal(metric, mode)
-    problems.raise_any()
-    assert found is not None  # otherwise an error was raised
-    source = None if storage_filesystem is not None else absolute(os.fsdecode(path))
-    follower = Follower(*found, source, metric=metric, mode=mode)
-    follower.poll()
-    return follower.sweep
-
-
-def outline(follower: Follower) -> dict[str, Any]:
-    """Return a short summary of a sweep, for a list of several.
-
-    Args:
-        follower: Follows the sweep; its new events are read first.
-
-    Returns:
-        Part of the summary: the ``state`` and so on. If the sweep cannot be read, the state is
-        ``"unreadable"``, and there is a ``reason``.
-    """
-    try:
-        follower.poll()
-        summary = follower.sweep.summary()
-    except Exception as error:  # of this sweep; others are still listed
-        return {"state": "unreadable", "reason": f"{type(error).__name__}: {error}"}
-    names = ("state", "began", "last", "metric", "mode", "trials", "validations", "best")
-    return {name: summary[name] for name in names}
-
-
-def _reread(sweep: Sweep) -> Sweep:
-    """Read the sweep again, ranked by the same metric."""
-    where = (sweep.path, sweep.filesystem) if sweep.source is None else (sweep.source,)
-    return load(*where, metric=sweep.metric, mode=sweep.mode)

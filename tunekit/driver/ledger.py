@@ -20,10 +20,10 @@ from tunekit.core.signatures import function_name
 from tunekit.core.state import SweepState
 from tunekit.core.timing import Clock
 from tunekit.core.values import finite_number
+from tunekit.driver.snapshots import SnapshotWriter
 from tunekit.errors import AlreadyRunningError
 from tunekit.journal.journal import Journal, record_of
 from tunekit.journal.lock import DriverLock
-from tunekit.journal.snapshots import SnapshotWriter
 from tunekit.journal.storage import Folder, folder_at, warn_of_kills
 from tunekit.version import VERSION
 

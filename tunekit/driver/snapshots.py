@@ -25,8 +25,7 @@ from dataclasses import dataclass
 
 from ray.tune.experiment import Trial
 
-from tunekit._ray.session import SEARCH_FILES, STATE_FILES, Session
-from tunekit._ray.storage import TUNER_FILE
+from tunekit._ray.session import Session
 from tunekit.core.events import (
     Event,
     SnapshotTaken,
@@ -39,6 +38,7 @@ from tunekit.core.events import (
 from tunekit.core.state import SweepState
 from tunekit.core.timing import Clock
 from tunekit.errors import RestoreError
+from tunekit.journal.experiments import SEARCH_FILES, STATE_FILES, TUNER_FILE
 from tunekit.journal.journal import STATE as FOLDER
 from tunekit.journal.journal import Journal
 from tunekit.journal.safe_files import linked_file

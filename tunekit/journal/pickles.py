@@ -6,10 +6,10 @@ import base64
 import io
 import pickle
 import pickletools
+import sys
 from typing import Any
 
 import cloudpickle
-import ray
 
 from tunekit.core.values import format_value, is_array, safely
 
@@ -21,7 +21,8 @@ class _WithoutReferences(cloudpickle.CloudPickler):
     """Refuses references to objects of a Ray cluster, which are invalid in any other."""
 
     def reducer_override(self, obj: Any) -> Any:
-        if isinstance(obj, ray.ObjectRef):
+        ray = sys.modules.get("ray")  # reading a sweep does not import it
+        if ray is not None and isinstance(obj, ray.ObjectRef):
             raise pickle.PicklingError("a reference to an object of a Ray cluster")
         return super().reducer_override(obj)
 
