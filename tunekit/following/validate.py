@@ -62,12 +62,15 @@ def validate(
         Traceback (most recent call last):
         tunekit.errors.ConfigError: tunekit.validate: the sweep was not read from...
     """
+    problems = Problems("tunekit.validate")
+    problems.instance("sweep", sweep, Sweep, "Pass tunekit.load(path).")
+    problems.raise_any()
     if sweep.filesystem is None:
         raise ConfigError("tunekit.validate", [_NO_FOLDER])
     config = validation
     if not isinstance(config, ValidationConfig):
         config = ValidationConfig(config)
-    problems, newest = Problems("tunekit.validate"), _reread(sweep)
+    newest = _reread(sweep)
     name = function_name(config.fn).rsplit(".", 1)[-1] if name is None else name
     if problems.instance("name", name, str, "Pass 'robust', for example."):
         wrong = name_problem(name, newest.timeline)
