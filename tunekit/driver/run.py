@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
+from importlib.util import cache_from_source
+from pathlib import Path
 from typing import Any
 
+import ray
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.progress_reporter import TuneReporterBase
@@ -324,7 +328,9 @@ class Run:
         ended = self.outcome.has_ended(self.controller.session.trials_to_come)
         if ended and not self.controller.processes.reuses_actors:
             starts = self.waiting.starts
-            if advice := reuse_advice(starts.avoidable_s, starts.total_s):
+            compiled = Path(cache_from_source(ray.__file__)).exists()
+            compiles = sys.dont_write_bytecode and not compiled
+            if advice := reuse_advice(starts.avoidable_s, starts.total_s, compiles=compiles):
                 logger.info("%s", advice)
         return ended
 

@@ -581,15 +581,14 @@ def _renew(validation: ValidationCallback | None, new: ValidationConfig) -> None
     validation.__setstate__({**state, "config": new, "given": (None, state["given"][1])})
 
 
-def _check_storage(path: Any, filesystem: Any, problems: Problems) -> None:
-    """Add the problems with the storage of a sweep's results."""
+def _check_storage(path: Any, filesystem: Any, problems: Problems) -> Any:
+    """Return the path of a sweep's results, absolute if it is local; add the problems with it."""
     known = check_filesystem("run_config.storage_filesystem", filesystem, problems)
     if known and path is not None:
         fix = "Pass a local path, or a URI such as s3://bucket/digits."
-        check_path(path, filesystem, problems, "run_config.storage_path", fix)
-        local = isinstance(path, str) and absolute(path, filesystem) != path
-        if local and not os.path.isabs(os.path.expanduser(path)):
-            problems.add(f"run_config.storage_path={path!r} is relative. Pass an absolute path.")
+        found = check_path(path, filesystem, problems, "run_config.storage_path", fix)
+        return path if found is None else absolute(os.fsdecode(path), filesystem)
+    return path
 
 
 def _check_name(given: str, name: str, problems: Problems) -> None:
@@ -707,7 +706,9 @@ def _check_run_config(given: Any, problems: Problems) -> tune.RunConfig:
                 f"Pass RunConfig({name}=ray.tune.{kind.__name__}(...)); this one is a "
                 f"{type(value).__module__}.{type(value).__name__}, which Tune does not know."
             )
-    _check_storage(run_config.storage_path, run_config.storage_filesystem, problems)
+    run_config.storage_path = _check_storage(
+        run_config.storage_path, run_config.storage_filesystem, problems
+    )
     if isinstance(run_config.name, str):
         _check_name("run_config.name", run_config.name, problems)
     fix = "Pass a list of ray.tune.Callback instances."
