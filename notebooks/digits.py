@@ -191,10 +191,10 @@ def main() -> None:
         tune_config=tune_config(asked.trials),
         run_config=tune.RunConfig(
             name="digits",
-            storage_path=os.path.abspath(asked.storage or tempfile.mkdtemp(prefix="tunekit-demo-")),
+            storage_path=asked.storage or tempfile.mkdtemp(prefix="tunekit-demo-"),
         ),
         validation_config=tunekit.ValidationConfig(fn=validate),
-    ).fit()
+    ).fit(progress=True)
     best = tunekit.load(results.experiment_path).best()
     tested = accuracy_of(best.checkpoint) if best.checkpoint else float("nan")
     print(

@@ -372,6 +372,11 @@ def test_populations_in_which_only_validations_are_late(tmp_path, seed, settings
     run(tmp_path, seed, draw(seed, **{**calm, "burn_in": 0, "loggers": False, **settings}))
 
 
+def test_clone_of_a_clone_that_has_not_run_since_begins_with_its_weights(tmp_path):
+    """Synchronous PBT takes the result of what its donor was before that was overwritten."""
+    run(tmp_path, 3, draw(3, kind="pbt-sync", on_pending="auto"))
+
+
 def test_a_missing_checkpoint_ends_no_sweep(tmp_path):
     """As after a crash: the restored state knows one that was deleted since it was saved."""
     ran = sweep(

@@ -13,6 +13,7 @@ from typing import Any
 
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.experimental import output
 from ray.tune.experimental.output import (
     TuneTerminalReporter,
     _infer_user_metrics,
@@ -22,7 +23,7 @@ from ray.tune.experimental.output import (
 from ray.tune.progress_reporter import IS_NOTEBOOK, TuneReporterBase, _detect_reporter
 from ray.tune.utils.log import set_verbosity
 
-from tunekit._ray.compat import become
+from tunekit._ray.compat import become, overriding
 from tunekit.core.metrics import is_reserved
 
 # The metrics among which Tune looks for four to show; it counts those that are not shown, too.
@@ -50,6 +51,39 @@ def show(
     if reporter is not None:
         for name in columns:
             reporter.add_metric_column(name)
+
+
+def is_notebook() -> bool:
+    """Return whether this process runs a notebook."""
+    return bool(IS_NOTEBOOK)
+
+
+@contextlib.contextmanager
+def silenced(run_config: tune.RunConfig) -> Iterator[None]:
+    """Let Tune print nothing about a sweep; whether it prints to a terminal or a notebook.
+
+    Args:
+        run_config: The sweep's configuration, whose verbosity is 0 meanwhile.
+    """
+    own = {"_detect_reporter": lambda verbosity, **known: _SilentReporter(verbosity)}
+    with overriding(run_config, verbose=0), overriding(output, **own):
+        yield
+
+
+class _SilentReporter(TuneTerminalReporter):
+    """Tune's own reporter, which prints nothing."""
+
+    def experiment_started(self, *known: Any, **named: Any) -> None:
+        """Print nothing."""
+
+    def print_heartbeat(self, *known: Any, **named: Any) -> None:
+        """Print nothing."""
+
+    def on_trial_result(self, *known: Any, **named: Any) -> None:
+        """Print nothing."""
+
+    on_trial_complete = on_trial_error = on_trial_recover = on_trial_result
+    on_checkpoint = on_trial_start = on_experiment_end = on_trial_result
 
 
 @contextlib.contextmanager

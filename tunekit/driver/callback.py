@@ -17,6 +17,7 @@ from tunekit.core.shares import Shares
 from tunekit.core.timing import Clock
 from tunekit.driver.ledger import Ledger
 from tunekit.driver.program import Program
+from tunekit.driver.progress import Progress
 from tunekit.driver.restore import Restore
 from tunekit.driver.run import Run, counts
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
@@ -97,6 +98,8 @@ class ValidationCallback(tune.Callback):
         self.shares = Shares()
         #: Tune's reporter that shows the sweep in a notebook.
         self.reporter: TuneReporterBase | None = None
+        #: Shows the sweep while it runs, instead of Tune's output.
+        self.progress: Progress | None = None
         #: What is to be restored.
         self.restore = Restore()
         #: The sweep's records, and its state.
@@ -255,6 +258,7 @@ def join(validation: ValidationCallback, tune_controller: Any, scheduler: Any) -
         clock=validation.clock,
         ledger=validation.ledger,
         validator=validation.validator,
+        progress=validation.progress,
         callback=validation,
         tune_controller=tune_controller,
         scheduler=scheduler,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import metadata
 from typing import Any
 
@@ -53,6 +53,8 @@ class Ledger:
         self.lost: AlreadyRunningError | None = None
         #: The state of the sweep.
         self.state = SweepState()
+        #: Get each event, once it is recorded.
+        self.watchers: list[Callable[[Event], None]] = []
         #: While recorded events are replayed: gets each new one, which the journal already has.
         self.repeats: Callable[[Event], None] | None = None
         #: The experiment's folder, once it is known.
@@ -115,6 +117,12 @@ class Ledger:
         if self._journal is not None:
             self._journal.append(self.home.recorded(event))
         self.state.apply(event)
+        self._tell([event])
+
+    def _tell(self, events: Sequence[Event]) -> None:
+        for watch in self.watchers:
+            for event in events:
+                watch(event)
 
     def add(self, trial: Trial) -> None:
         """Record a trial at the next :meth:`keep`."""
@@ -129,7 +137,7 @@ class Ledger:
         kept = saved and self._keeper.snapshot(session)
         if self._added:
             added, self._added = self._added, []
-            self._keeper.added(session, added, kept=kept)
+            self._tell(self._keeper.added(session, added, kept=kept))
 
     def close(self, *, finished: bool = False) -> None:
         """Record the end of the session, write the unwritten lines and release the lock."""

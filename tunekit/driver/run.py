@@ -32,6 +32,7 @@ from tunekit.core.validation import Status
 from tunekit.core.waiting import Waiting, WaitingRules
 from tunekit.driver.ledger import Ledger, about
 from tunekit.driver.program import Program
+from tunekit.driver.progress import Progress
 from tunekit.driver.restore import Restore, check_unused, saved_scheduler
 from tunekit.driver.shell import Shell
 from tunekit.driver.stopping import StopsByHand
@@ -39,6 +40,7 @@ from tunekit.driver.sweep_outcome import SweepOutcome
 from tunekit.messages.advice import resume_advice, reuse_advice
 from tunekit.messages.formatting import format_counts, format_starved, format_waiting_trials
 from tunekit.messages.problems import Problems
+from tunekit.messages.progress import SweepProgress
 from tunekit.policies import AtDecisions, DefaultPolicy
 from tunekit.validating.validator import Validator
 
@@ -59,6 +61,7 @@ class Run:
         clock: The sweep's clock.
         ledger: The sweep's records.
         validator: Runs the validations.
+        progress: Shows the sweep while it runs, if anything does.
         callback: The sweep's own callback; those after it get validated results.
         tune_controller: The controller, as Tune passes it to a scheduler.
         scheduler: The sweep's :class:`~tunekit.ValidatedScheduler`.
@@ -74,13 +77,14 @@ class Run:
         clock: Clock,
         ledger: Ledger,
         validator: Validator,
+        progress: Progress | None,
         callback: tune.Callback,
         tune_controller: Any,
         scheduler: Any,
     ):
         self.config, self.program, self.restore = config, program, restore
         self.clock, self.ledger, self.validator = clock, ledger, validator
-        self.state = ledger.state
+        self.state, self.live = ledger.state, progress
         self.scheduler = scheduler
         #: The trials so far.
         self.trials: dict[str, Trial] = {}
@@ -170,6 +174,13 @@ class Run:
             **({} if space is None else {"space": space}),
         }
         self.ledger.begin(anew=not restored, after=self.restore.as_of, about=header)
+        if self.live is not None:
+            metric = next(iter(self._goals)) if len(self._goals) == 1 else None
+            sweep = SweepProgress(
+                metric, self.scheduler.mode, self.config.constraints, self.restore.past
+            )
+            self.live.begin(sweep)
+            self.ledger.watchers.append(self.live.see)
 
     @property
     def where(self) -> str:
@@ -230,6 +241,8 @@ class Run:
         self._end_if_over()
         # After all leases of the step were taken.
         self._delete_surplus()
+        # After all that this step records.
+        self._show_progress()
         # Last, because whatever has changed may be awaited.
         self._wait_for_what_is_next()
 
@@ -287,6 +300,18 @@ class Run:
             if trial is not None:
                 self.checkpoints_of(trial).prune()
                 self.controller.session.mark_changed(trial)
+
+    def _show_progress(self, *, at_once: bool = False) -> None:
+        if self.live is not None:
+            self.live.look(self._status, at_once=at_once)
+
+    def _status(self, sweep: SweepProgress) -> str:
+        return sweep.status(
+            self.clock.time(),
+            counts=self.validator.counts(),
+            waiting=self._count_waiting(),
+            total=len(self.trials) + self.controller.session.trials_to_come,
+        )
 
     def _wait_for_what_is_next(self) -> None:
         self.controller.waker.wake_on(self.validator.executor.awaited())
@@ -350,10 +375,14 @@ class Run:
 
     # What is shown ------------------------------------------------------------------------------
 
+    def _count_waiting(self) -> int:
+        left = (trial for trial in self.trials.values() if not trial.is_finished())
+        return sum(self.waiting.waits(trial.trial_id) for trial in left)
+
     def progress(self) -> list[str]:
         """Return the progress of the validations and of the trials that wait, as lines of text."""
         left = [trial for trial in self.trials.values() if not trial.is_finished()]
-        waiting = sum(self.waiting.waits(trial.trial_id) for trial in left)
+        waiting = self._count_waiting()
         lines = [
             format_counts(counts(self.state, self.validator)),
             format_waiting_trials(waiting, len(left)),

@@ -90,8 +90,8 @@ class SnapshotWriter:
         trials: Sequence[Trial],
         *,
         kept: bool,
-    ) -> None:
-        """Record trials that were added in this step.
+    ) -> list[TrialAdded]:
+        """Record trials that were added in this step; return the lines.
 
         Args:
             session: What Tune keeps of the sweep.
@@ -99,19 +99,22 @@ class SnapshotWriter:
             kept: Whether a snapshot has been taken since.
         """
         name = None if kept else self._put_next("search", session.search_files())
-        for trial in trials:
-            self._journal.append(
-                TrialAdded(
-                    time=self._clock.time(),
-                    trial_id=trial.trial_id,
-                    config=dict(trial.config),
-                    folder=trial.storage.trial_dir_name,
-                    search=name,
-                    tune=() if kept else trial.get_json_state(),
-                )
+        lines = [
+            TrialAdded(
+                time=self._clock.time(),
+                trial_id=trial.trial_id,
+                config=dict(trial.config),
+                folder=trial.storage.trial_dir_name,
+                search=name,
+                tune=() if kept else trial.get_json_state(),
             )
+            for trial in trials
+        ]
+        for line in lines:
+            self._journal.append(line)
         if name is not None:
             self._forget_all_but(name, "-search.zip")
+        return lines
 
     def _keep_settings(self) -> bool:
         """Archive the Tuner's settings, before anything can be restored."""

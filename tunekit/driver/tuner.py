@@ -26,7 +26,7 @@ from tunekit._ray.functions import (
     let_tell_of_resuming,
 )
 from tunekit._ray.interruption import ended_by_sigterm, without_advice
-from tunekit._ray.progress import reporting
+from tunekit._ray.progress import reporting, silenced
 from tunekit._ray.tuner import (
     Settings,
     described_space,
@@ -51,6 +51,7 @@ from tunekit.distributed import (
 )
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.program import Program
+from tunekit.driver.progress import Progress, above_the_status
 from tunekit.driver.resources import leave_room_for_data, share_cluster
 from tunekit.driver.restore import Restore, check_unused
 from tunekit.driver.scheduler import ValidatedScheduler, check_combination, unwrapped
@@ -412,13 +413,19 @@ class Tuner(tune.Tuner):
         return _validation_of(settings_of(self))
 
     @showing_messages()
-    def fit(self) -> tune.ResultGrid:
+    def fit(self, *, progress: bool = False) -> tune.ResultGrid:
         """Run the sweep until its last trial and its last validation have ended.
 
         Without a ``validation_config``, this is ``ray.tune.Tuner.fit``. With one, the first Ctrl-C
         or SIGTERM ends the sweep within a few seconds, with everything recorded; the program's own
         SIGTERM handler stays in place. If the sweep ends unfinished, the command that continues it
         is logged.
+
+        Args:
+            progress: Whether to show the progress in a few lines instead of Tune's tables: a line
+                for each trial that ends, one that always shows the current state (in a file: once a
+                minute), and the best trials at the end. It goes to stderr, or to the notebook's
+                cell. It needs a ``validation_config``.
 
         Returns:
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
@@ -427,7 +434,8 @@ class Tuner(tune.Tuner):
             ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`).
 
         Raises:
-            tunekit.errors.ConfigError: If it was called before, if a trial or a validation can
+            tunekit.errors.ConfigError: If ``progress`` is not a bool or there is nothing to show,
+                if it was called before, if a trial or a validation can
                 never run on the cluster, or if no node for validations can read the results.
             tunekit.errors.RestoreError: If Tune cannot restore the sweep.
             tunekit.errors.MetricNotFoundError: If nothing produces the sweep's metric, unless all
@@ -439,6 +447,11 @@ class Tuner(tune.Tuner):
         """
         settings = settings_of(self)
         validation = _validation_of(settings)
+        problems = Problems("Tuner.fit")
+        problems.instance("progress", progress, bool, "Pass True or False.")
+        if progress and validation is None:
+            problems.add("progress=True needs a validation_config. Pass one, or leave it out.")
+        problems.raise_any()
         if validation is None:
             leave_resuming_to_tune(settings.trainable)
             leave_room_for_data(settings)
@@ -453,7 +466,13 @@ class Tuner(tune.Tuner):
             let_tell_of_resuming(settings.trainable)
             if is_distributed(settings.trainable):
                 stack.enter_context(ended_soon())
-            validation.reporter = stack.enter_context(reporting(settings.run_config))
+            if progress:
+                validation.progress = Progress()
+                stack.enter_context(silenced(settings.run_config))
+                stack.enter_context(above_the_status())
+                stack.callback(_close_progress, settings, validation)
+            else:
+                validation.reporter = stack.enter_context(reporting(settings.run_config))
             stack.enter_context(without_advice())
             how = partial(_how_to_continue, settings, validation)
             watch = validation.validator.ray_watch
@@ -508,6 +527,12 @@ def _logging_how_to_continue(settings: Settings, validation: ValidationCallback)
                 "The sweep has not ended. Its progress is recorded; to continue it:\n%s",
                 _how_to_continue(settings, validation),
             )
+
+
+def _close_progress(settings: Settings, validation: ValidationCallback) -> None:
+    home = validation.ledger.home.folder
+    if validation.progress is not None and home is not None:
+        validation.progress.close(location_of(settings, home))
 
 
 def _how_to_continue(settings: Settings, validation: ValidationCallback) -> str:
