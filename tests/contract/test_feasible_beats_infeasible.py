@@ -17,7 +17,7 @@ from tunekit.cli.status import format_status, status_json
 from tunekit.core.constraints import penalize
 from tunekit.core.metrics import flatten
 from tunekit.core.pareto import pareto_front as front_places
-from tunekit.results.grid import ValidatedResults
+from tunekit.driver.results import ValidatedResults
 from tunekit.schedulers import MOASHA
 
 #: Broken from the sixth iteration on, where scores are best.

@@ -22,7 +22,7 @@ from tests.support import schedulers
 from tests.support.journals import read
 from tests.support.kills import run_killed
 from tests.support.sweeps import Counting, Endless, FailsOnce, Ran, rows_of, sweep
-from tunekit.results.grid import ValidatedResults
+from tunekit.driver.results import ValidatedResults
 
 LENGTH = 14
 

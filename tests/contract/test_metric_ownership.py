@@ -16,7 +16,7 @@ import tunekit
 from tests.support.kills import killed_at_each
 from tests.support.schedulers import moasha, pbt
 from tests.support.sweeps import LENGTH, Counting, Endless, Ran, index_of, rows_of, sweep
-from tunekit.board.charts import curves
+from tunekit.reading.curves import curves
 
 MODES = ["continue", "wait", "wait-paused"]
 FLAT, NESTED = {"val/acc": 0.99}, {"val": {"acc": 0.99}}
@@ -96,7 +96,8 @@ def test_a_metric_has_one_name_wherever_it_is_shown(tmp_path, reported, validate
         table = loaded.reports[loaded.reports.trial_id == trial.trial_id]
         assert list(table["val/acc"]) == own and set(table["tunekit/reported/val/acc"]) == {0.99}
         points = [
-            point["value"] for point in curves(loaded, trial.trial_id, ["val/acc"])["val/acc"]
+            point["value"]
+            for point in curves(loaded.timeline, trial.trial_id, ["val/acc"])["val/acc"]
         ]
         assert points == own
         assert trial.metric_analysis["val/acc"]["max"] == own[-1]

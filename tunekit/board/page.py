@@ -24,6 +24,7 @@ from tunekit.journal.paths import joined
 from tunekit.journal.storage import replace_file, write_file
 from tunekit.messages.formatting import format_duration, format_score
 from tunekit.messages.problems import Problems
+from tunekit.reading import curves
 from tunekit.reading.findings import causes_of, failures_of, later_scores
 from tunekit.reading.sweep import Sweep
 from tunekit.version import VERSION
@@ -132,10 +133,10 @@ def report_data(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
         "trial_names": {one.trial_id: one.name for one in ranked},
         "charts": drawn,
         "cut": {
-            "curves": max(0, len(ranked) - charts.MOST_CURVES),
-            "dots": charts.MOST_DOTS,
-            "points": charts.MOST_POINTS,
-            "others": charts.OTHER_POINTS,
+            "curves": max(0, len(ranked) - curves.MOST_CURVES),
+            "dots": curves.MOST_DOTS,
+            "points": curves.MOST_POINTS,
+            "others": curves.OTHER_POINTS,
             "bars": max(0, len(ranked) - charts.MOST_BARS),
         },
         "later": [

@@ -23,7 +23,7 @@ from tunekit.driver.run import Run, counts
 from tunekit.errors import AlreadyRunningError, ConfigError, RestoreError, TunekitError, WiringError
 from tunekit.messages.advice import resume_advice
 from tunekit.messages.problems import Problems
-from tunekit.results.lineage import Lineage
+from tunekit.reading.lineage import Lineage
 from tunekit.validating.ray_executor import executor_of
 from tunekit.validating.validator import Validator
 

@@ -54,6 +54,7 @@ from tunekit.driver.program import Program
 from tunekit.driver.progress import Progress, above_the_status
 from tunekit.driver.resources import leave_room_for_data, share_cluster
 from tunekit.driver.restore import Restore, check_unused
+from tunekit.driver.results import ValidatedResults
 from tunekit.driver.scheduler import ValidatedScheduler, check_combination, unwrapped
 from tunekit.driver.snapshots import SavedState, cannot_write, saved_state
 from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, TunekitError
@@ -67,7 +68,6 @@ from tunekit.messages.advice import resume_advice
 from tunekit.messages.log import showing_messages
 from tunekit.messages.problems import Problems
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints, by_default
-from tunekit.results.grid import ValidatedResults
 
 logger = logging.getLogger(__name__)
 
@@ -431,7 +431,7 @@ class Tuner(tune.Tuner):
             The results, with validated metrics in ``get_best_result()``, ``Result.metrics``
             and ``get_dataframe()`` (the newest validated values, and their iteration),
             ``metrics_dataframe`` (one row per iteration, NaN where it was not validated) and
-            ``best_checkpoints`` (:class:`tunekit.results.grid.ValidatedResults`).
+            ``best_checkpoints`` (:class:`tunekit.driver.results.ValidatedResults`).
 
         Raises:
             tunekit.errors.ConfigError: If ``progress`` is not a bool or there is nothing to show,

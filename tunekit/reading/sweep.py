@@ -28,7 +28,7 @@ from tunekit.reading.later import began_of, rows_of
 if TYPE_CHECKING:
     import pandas
 
-    from tunekit.results.lineage import Lineage
+    from tunekit.reading.lineage import Lineage
 
     with extra("optuna"):
         import optuna
@@ -251,7 +251,7 @@ class Sweep:
     @property
     def lineage(self) -> Lineage:
         """Return the exploits: which trials were overwritten with which checkpoints (PBT)."""
-        from tunekit.results.lineage import Lineage  # it imports pandas
+        from tunekit.reading.lineage import Lineage  # it imports pandas
 
         return Lineage(self.timeline.state.ancestry)
 
@@ -491,6 +491,12 @@ class Sweep:
             "best": best and best_json(best),
             "pareto": [{**best_json(one), "objectives": values_of(one)} for one in front],
         }
+
+    def _repr_html_(self) -> str:
+        """Return the sweep for a notebook's cell."""
+        from tunekit.reading.cell import render  # it draws charts
+
+        return render(self.summary(), self.ranking(), self.timeline)
 
     def __repr__(self) -> str:
         trials, validations = len(self.timeline.trials), len(self.timeline.validations)

@@ -16,7 +16,7 @@ from tunekit.core.ranking import Ranked
 from tunekit.core.summaries import VALIDATION
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import PENDING
-from tunekit.results.lineage import frame_of
+from tunekit.reading.lineage import frame_of
 
 #: The first columns of the reports.
 LEADING = ("trial_id", GENERATION, ITERATION, RUNS, REPORT_TIME)

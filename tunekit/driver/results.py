@@ -14,6 +14,7 @@ from tunekit.core.constraints import Constraint, violation
 from tunekit.core.metrics import GENERATION, flatten
 from tunekit.core.values import finite_number
 from tunekit.errors import ConfigError
+from tunekit.reading.load import load
 
 
 class ValidatedResults(tune.ResultGrid):
@@ -45,6 +46,11 @@ class ValidatedResults(tune.ResultGrid):
                 rows = rows.drop_duplicates(place, keep="last", ignore_index=True)
                 columns = dict.fromkeys([*rows.columns, *names])
                 result.metrics_dataframe = rows.reindex(columns=list(columns))
+
+    def _repr_html_(self) -> str:
+        """Return the sweep for a notebook's cell."""
+        html: str = load(self.experiment_path, self.filesystem)._repr_html_()
+        return html
 
     def get_best_result(
         self,

@@ -1,1 +1,0 @@
-"""The results of a sweep that ran in this process: its grid and its exploits."""
