@@ -23,8 +23,8 @@ def test_cell_shows_the_best_trials_with_what_differs_between_them(tmp_path):
     rows = re.findall(r"<tr>(.*?)</tr>", html)
     cells = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
     assert cells[0] == ["", "trial", "status", "iteration", "accuracy", "at", "lr"]
-    assert cells[1] == ["1", "x_9", "running", "2", "0.9100", "2", "0.9"]
-    assert [row[1] for row in cells[1:9]] == [f"x_{n}" for n in range(9, 1, -1)]
+    assert cells[1] == ["1", "9", "running", "2", "0.9100", "2", "0.9"]
+    assert [row[1] for row in cells[1:9]] == [str(n) for n in range(9, 1, -1)]
     assert "3 more" in html and "digits" in html
 
 

@@ -20,7 +20,12 @@ from ray.tune.experimental.output import (
     _TrialTableData,
     get_air_verbosity,
 )
-from ray.tune.progress_reporter import IS_NOTEBOOK, TuneReporterBase, _detect_reporter
+from ray.tune.progress_reporter import (
+    IS_NOTEBOOK,
+    ProgressReporter,
+    TuneReporterBase,
+    _detect_reporter,
+)
 from ray.tune.utils.log import set_verbosity
 
 from tunekit._ray.compat import become, overriding
@@ -66,8 +71,20 @@ def silenced(run_config: tune.RunConfig) -> Iterator[None]:
         run_config: The sweep's configuration, whose verbosity is 0 meanwhile.
     """
     own = {"_detect_reporter": lambda verbosity, **known: _SilentReporter(verbosity)}
-    with overriding(run_config, verbose=0), overriding(output, **own):
+    reporter = _NoReporter() if IS_NOTEBOOK else run_config.progress_reporter
+    with (
+        overriding(run_config, verbose=0, progress_reporter=reporter),
+        overriding(output, **own),
+    ):
         yield
+
+
+class _NoReporter(ProgressReporter):
+    """Tune's reporter in a notebook, which shows nothing."""
+
+    def should_report(self, *known: Any, **named: Any) -> bool:
+        """Return False."""
+        return False
 
 
 class _SilentReporter(TuneTerminalReporter):
