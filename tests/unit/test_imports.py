@@ -115,6 +115,7 @@ print({name: modules for name, modules in found.items() if modules}, seen())
 def test_reading_a_sweep_imports_neither_ray_nor_torch_and_pandas_only_for_a_table(tmp_path):
     journal = session(tmp_path / "digits")
     trial(journal, "a", 0.5)
+    (tmp_path / "digits/train_a/checkpoint_000001").mkdir(parents=True)
     python = [sys.executable, "-c", LOOK, str(tmp_path / "digits")]
     ran = subprocess.run(python, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

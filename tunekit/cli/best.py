@@ -34,7 +34,7 @@ def format_best(found: BestCheckpoint, path: str, sweep: Sweep) -> str:
             lines += ["", click.style(heading, bold=True)]
             lines += [f"  {name:<{width}}  {value}" for name, value in shown.items()]
     lines += ["", click.style("checkpoint", bold=True), f"  {printable(found.path)}"]
-    if found.checkpoint is None:
+    if found.filesystem is None:
         lines.append("  It is missing: deleted since (num_to_keep), or not uploaded yet.")
     else:
         goal = f"metric={found.metric!r}, mode={sweep.mode!r}"

@@ -130,7 +130,7 @@ def _counts(rows: Iterable[Mapping[str, Any]]) -> dict[str, int]:
 def best_json(best: BestCheckpoint) -> dict[str, Any]:
     """Return the best checkpoint with its path, score and hyperparameters."""
     names = ("trial_id", "generation", "iteration", "score", "violation")
-    checkpoint = {"checkpoint": best.path, "kept": best.checkpoint is not None}
+    checkpoint = {"checkpoint": best.path, "kept": best.filesystem is not None}
     return {n: getattr(best, n) for n in names} | checkpoint | {"config": dict(best.config)}
 
 
