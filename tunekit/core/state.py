@@ -93,6 +93,10 @@ class OpenReports:
         """Return those of a trial."""
         return list(self._trials.get(trial_id, {}).values())
 
+    def count(self, trial_id: str) -> int:
+        """Return how many a trial has."""
+        return len(self._trials.get(trial_id, ()))
+
     def at(self, where: CheckpointEvent | ValidationKey) -> RecordedReport | None:
         """Return the report of a checkpoint; None if it was processed or dropped."""
         return self._trials.get(where.trial_id, {}).get(where.place)

@@ -311,7 +311,7 @@ class Timeline:
 
     def _count_unprocessed(self, trial_id: str) -> None:
         if (trial := self.trials.get(trial_id)) is not None:
-            trial.unprocessed = 0 if trial.ended is not None else len(self.state.open.of(trial_id))
+            trial.unprocessed = 0 if trial.ended is not None else self.state.open.count(trial_id)
 
     def _add_report(self, event: Reported) -> None:
         trial, now = self._trial(event), event.time

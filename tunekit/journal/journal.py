@@ -607,7 +607,9 @@ def _named(event: Event) -> object:
         case ValidationEnded() if taken := [*filter(is_reserved, event.metrics)]:
             raise ValueError(f"a score has the reserved name {taken[0]!r}")
         case Reported():
-            return msgspec.convert(event.place, Place)
+            if all(type(part) is int and 0 <= part <= MOST for part in event.place):
+                return event.place
+            return msgspec.convert(event.place, Place)  # says what is wrong
         case ValidationEvent():
             return event.key
     return None
