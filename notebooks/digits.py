@@ -195,7 +195,10 @@ def main() -> None:
         ),
         validation_config=tunekit.ValidationConfig(fn=validate),
     ).fit(progress=True)
-    best = tunekit.load(results.experiment_path).best()
+    try:
+        best = tunekit.load(results.experiment_path).best()
+    except tunekit.errors.MetricNotFoundError:
+        return  # it was interrupted before the first score
     tested = accuracy_of(best.checkpoint) if best.checkpoint else float("nan")
     print(
         f"\nThe best checkpoint is that of trial {best.trial_id} at epoch {best.iteration}: its "

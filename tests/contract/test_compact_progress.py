@@ -101,7 +101,7 @@ def test_a_restored_sweep_shows_only_trials_that_end_from_then_on(tmp_path, monk
     everyone = [one.name for one in tunekit.load(ran.home).ranking()]
     assert kills == 1 and first and second
     assert sorted(first + second) == sorted(everyone)
-    assert all(" of 6 trials" in line for line in lives[1].states)
+    assert all(" of 6 ended" in line for line in lives[1].states)
 
 
 def test_failed_trials_and_sweeps_without_a_score_say_so():

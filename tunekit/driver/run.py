@@ -306,10 +306,16 @@ class Run:
             self.live.look(self._status, at_once=at_once)
 
     def _status(self, sweep: SweepProgress) -> str:
+        processes, waiting = self.controller.processes, self._count_waiting()
+        trials = {
+            "running": max(0, len(processes.running) - waiting),
+            "waiting": waiting,
+            "starting": sum(1 for _ in processes.starting()),
+        }
         return sweep.status(
             self.clock.time(),
-            counts=self.validator.counts(),
-            waiting=self._count_waiting(),
+            trials,
+            self.validator.counts(),
             total=len(self.trials) + self.controller.session.trials_to_come,
         )
 

@@ -40,9 +40,9 @@ class SweepProgress:
         ...     TrialErrored(time=9.5, trial_id="x_0"),
         ... ])
         ['trial 0 failed at iteration 0, no score, after 8 s']
-        >>> progress.status(now=11.0, counts={"running": 1, "queued": 2}, waiting=1, total=4)
-        '1 of 4 trials ended, 0 running, 1 waiting | validations: 1 running, 2 queued | no score yet
-        | 10 s'
+        >>> trials = {"running": 0, "waiting": 1, "starting": 0}
+        >>> progress.status(11.0, trials, {"running": 1, "queued": 2}, total=4)
+        '1 of 4 ended, 1 waiting | no score yet | 10 s | validations: 1 running, 2 queued'
     """
 
     def __init__(
@@ -92,27 +92,31 @@ class SweepProgress:
         return self._ranked
 
     def status(
-        self, now: float, *, counts: Mapping[str, int], waiting: int, total: int | None
+        self,
+        now: float,
+        trials: Mapping[str, int],
+        validations: Mapping[str, int],
+        *,
+        total: int | None,
     ) -> str:
         """Return the current state in a line.
 
         Args:
             now: The time, in seconds since the epoch.
-            counts: The numbers of pending validations by status.
-            waiting: How many trials wait for scores.
+            trials: How many trials that have not ended do what.
+            validations: The numbers of pending validations by status.
             total: How many trials there will be, if that is known.
         """
-        trials = self._timeline.trials.values()
-        ended = sum(trial.ended is not None for trial in trials)
-        running = sum(trial.ended is None and trial.status == "running" for trial in trials)
+        ended = sum(trial.ended is not None for trial in self._timeline.trials.values())
         of = f" of {total}" if total else ""
-        pending = [f"{n} {name}" for name, n in counts.items() if n] or ["none"]
+        others = [f", {n} {name}" for name, n in trials.items() if n]
+        pending = [f"{n} {name}" for name, n in validations.items() if n] or ["none"]
         spent = now - (self._since or now)
         parts = [
-            f"{ended}{of} trials ended, {max(0, running - waiting)} running, {waiting} waiting",
-            f"validations: {', '.join(pending)}",
+            f"{ended}{of} ended{''.join(others)}",
             self._best(),
             format_duration(spent) + self._rest(spent, ended, total),
+            f"validations: {', '.join(pending)}",  # last, because a narrow terminal cuts it off
         ]
         return printable(" | ".join(parts))
 
@@ -121,16 +125,14 @@ class SweepProgress:
         if first is None or first.best is None:
             return "no score yet"
         value = format_score(first.best_value, "-")
-        return (
-            f"best {value} (trial {self._name(first.trial_id)}, iteration {first.best.iteration})"
-        )
+        return f"best {value} ({self._name(first.trial_id)}@{first.best.iteration})"
 
     @staticmethod
     def _rest(spent: float, ended: int, total: int | None) -> str:
         """Return an estimate of the rest: as long for each trial as until now."""
         if not total or ended < 2 or ended >= total:
             return ""
-        return f", about {format_duration(spent / ended * (total - ended))} left"
+        return f", {format_duration(spent / ended * (total - ended))} left"
 
     def closing(self, path: str) -> list[str]:
         """Return the best trials, and what to look at next.
