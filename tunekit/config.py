@@ -52,8 +52,8 @@ class ValidationConfig(train.ValidationConfig):
         task_config: A ``ray.train.ValidationTaskConfig``: the default keyword arguments
             (``fn_kwargs``) and the time limit of one attempt (``timeout_s``: seconds from its
             start, None for no limit). A checkpoint's own
-            ``tunekit.report(..., validation=ValidationTaskConfig(...))`` overrides them, keyword by
-            keyword.
+            ``tunekit.report(..., validation=ValidationTaskConfig(...))`` overrides them: the
+            arguments keyword by keyword, the limit also with None.
         ray_remote_kwargs: Options of the Ray task, such as ``{"num_cpus": 1, "num_gpus": 0.5}``.
             Ray's own ``max_retries`` is 0 unless it is set here; the ``max_retries`` below counts
             attempts of every kind.

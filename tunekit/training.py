@@ -30,8 +30,8 @@ def report(
         validation: None leaves it to the sweep's ``ValidationConfig(when=...)``; False does not
             validate this checkpoint; True validates it; a ``ray.train.ValidationTaskConfig``
             validates it with its keyword arguments, which override the sweep's one by one, and
-            with its ``timeout_s`` (seconds) if it has one. With True or a config and no
-            ``checkpoint``, one is saved.
+            with its ``timeout_s`` (seconds; None: no limit, as in Ray Train). With True or a config
+            and no ``checkpoint``, one is saved.
 
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong, or if a validation is requested but

@@ -69,7 +69,37 @@ def test_a_restored_sweep_passes_the_arguments_that_it_is_given(tmp_path):
     assert [request.kwargs for request in called] == [
         {"train_run_name": "right", "epoch": epoch} for epoch in (1, 3, 4, 5, 6, 7, 8, 9)
     ]
-    assert {request.timeout_s for request in called} == {5}
+
+
+class Limited(Counting):
+    """Its reports name a limit, no limit, and none."""
+
+    def step(self) -> dict[str, Any]:
+        task = train.ValidationTaskConfig
+        asked = [task(timeout_s=7), task(), True, None][self.steps % 4]
+        return {**super().step(), VALIDATION_KEY: asked}
+
+
+@pytest.mark.parametrize("kills", [[], [12], [24]])
+def test_limit_of_a_report_replaces_the_default_also_if_it_is_none(tmp_path, kills):
+    started: list[Attempt] = []
+
+    def made(folder: Path, **options: Any) -> Ran:
+        task = train.ValidationTaskConfig(timeout_s=600)
+        ran = sweep(
+            folder,
+            trainable=Limited,
+            listening=False,
+            run=False,
+            settings={"task_config": task, "when": 1},
+            **{"trials": 1, **options},
+        )
+        ran.executor.started = started
+        return ran
+
+    run_killed(tmp_path, made, iter(kills))
+    limits = {one.request.iteration: one.request.timeout_s for one in started}
+    assert [limits[n] for n in range(1, 9)] == [7, None, 600, 600] * 2
 
 
 class Relu:

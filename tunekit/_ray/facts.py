@@ -137,7 +137,7 @@ class Facts:
             saves=saves,
             requests=None if asked is None else bool(asked),
             kwargs=(task and task.fn_kwargs) or {},
-            timeout_s=task and task.timeout_s,
+            timeout_s=task and (task.timeout_s or 0.0),
             wants_all=saves and self._wants_all(trial),
             # A function does not say which is its last.
             may_be_last=bool(trial.checkpoint_at_end)

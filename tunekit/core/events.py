@@ -226,7 +226,7 @@ class CheckpointSaved(CheckpointEvent, frozen=True, kw_only=True):
     Attributes:
         validates: Whether this also requests its validation.
         kwargs: The report's keyword arguments for the validation.
-        timeout_s: The report's time limit for the validation, in seconds, if any.
+        timeout_s: The report's time limit for the validation, in seconds, if any; 0: no limit.
     """
 
     validates: bool = False

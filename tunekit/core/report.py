@@ -69,7 +69,8 @@ class Report:
         saves: Whether its checkpoint is saved now.
         config: The trial's hyperparameters.
         kwargs: The keyword arguments that the report gives the validation.
-        timeout_s: The time limit that it gives the validation, in seconds; None: none.
+        timeout_s: The time limit that it gives the validation, in seconds; 0: no limit; None: the
+            default applies.
         decision_point: The decision point that its score will fill, such as a rung; None if none.
         last: Whether the trial ends with it, so that it does not train on.
         checkpoint: The checkpoint that was saved at the report; opaque here.

@@ -77,7 +77,7 @@ class About:
         saves: Whether the trial is saved at it.
         requests: Whether the report asks for a validation; None: it says nothing.
         kwargs: The keyword arguments that it gives the validation.
-        timeout_s: The time limit that it gives the validation, in seconds.
+        timeout_s: As for :class:`~tunekit.core.report.Report`.
         wants_all: Whether ``when`` selects every checkpoint of the trial.
         may_be_last: Whether only the next call tells that it was the last, and the trial is then
             saved.
@@ -245,7 +245,7 @@ class Sweep:
     def _request(
         self, trial_id: str, report: Report, key: ValidationKey, *, is_recorded: bool = False
     ) -> list[Command]:
-        limit = self.rules.timeout_s if report.timeout_s is None else report.timeout_s
+        limit = self.rules.timeout_s if report.timeout_s is None else report.timeout_s or None
         request = Request(
             trial_id,
             key.iteration,
