@@ -264,6 +264,12 @@ def test_validations_are_refused_where_no_node_can_read_the_results(on_nodes, tm
     assert not told["also"], "other nodes can"
 
 
+@pytest.mark.at_night
+def test_validations_run_on_the_nodes_that_a_label_selects(on_nodes, tmp_path):
+    told = on_nodes("labels", tmp_path)
+    assert told == {"task": [True, True], "workers": [True, True]}
+
+
 def test_a_cluster_gets_everything_back_from_a_driver_that_is_killed(on_nodes, tmp_path):
     told = on_nodes("driver", tmp_path)
     assert told["busy"] >= 2

@@ -21,7 +21,7 @@ os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 import pytest
 import ray
 from pyarrow.fs import FSSpecHandler, PyFileSystem
-from ray import tune
+from ray import train, tune
 from ray.cluster_utils import Cluster
 from ray.core.generated import autoscaler_pb2
 
@@ -172,6 +172,33 @@ def blind(nodes: Nodes, folder: Path) -> dict[str, Any]:
     check_readable(str(folder), storage, {"CPU": 1}, {}, problems)
     nodes.lose(node)
     return {"refused": str(refused.value), "also": bool(problems)}
+
+
+def labels(nodes: Nodes, folder: Path) -> dict[str, Any]:
+    """Validations run on the nodes with a label, in tasks and in the workers of a trainer."""
+    node = nodes.cluster.add_node(num_cpus=3, labels={"for": "validation"})
+    found: dict[str, list[str]] = {}
+    workers = tunekit.distributed.TrainerValidation(where, train.ScalingConfig(num_workers=2))
+    for kind, fn in (("task", where), ("workers", workers)):
+        results = fit(
+            real_sweeps.counting,
+            folder / kind,
+            param_space={"length": 2, "log": str(folder / f"{kind}.log")},
+            tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+            checkpoint_policy=tunekit.EveryIterations(1),
+            validation_config=tunekit.ValidationConfig(
+                fn, None, {"num_cpus": 1, "label_selector": {"for": "validation"}}, when=1
+            ),
+        )
+        rows = tunekit.load(results.experiment_path).validations
+        found[kind] = [one == node.node_id for one in rows["metrics/node"]]
+    nodes.lose(node)
+    return found
+
+
+def where(_: Any) -> dict[str, Any]:
+    """Return the node that a validation runs on."""
+    return {"accuracy": 0.5, "node": ray.get_runtime_context().get_node_id()}
 
 
 def driver(nodes: Nodes, folder: Path) -> dict[str, Any]:

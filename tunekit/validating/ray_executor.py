@@ -148,6 +148,8 @@ class RayExecutor(Executor):
         if evaluators is not None:
             options = {name: one for name, one in options.items() if name not in _OF_TASKS}
             options.setdefault("num_cpus", 1)
+        # A placement group chooses the nodes for all its processes.
+        self._labels = options.pop("label_selector", None) if self._bundles else None
         self._options = options
         amounts = {"CPU": options.get("num_cpus", 1), "GPU": options.get("num_gpus") or 0}
         amounts["memory"] = options.get("memory") or 0
@@ -385,7 +387,9 @@ class RayExecutor(Executor):
         """Start another evaluator."""
         remote, group = self._remote, None
         if not self._placed and self._bundles:
-            group = placement_group([one for one in (dict(self._own), *self._bundles) if one])
+            bundles = [one for one in (dict(self._own), *self._bundles) if one]
+            labels = [self._labels] * len(bundles) if self._labels else None
+            group = placement_group(bundles, bundle_label_selector=labels)
             strategy = PlacementGroupSchedulingStrategy(
                 group, placement_group_bundle_index=0, placement_group_capture_child_tasks=False
             )
