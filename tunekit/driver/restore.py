@@ -11,12 +11,10 @@ from __future__ import annotations
 import csv
 import io
 import logging
-import pickle
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import cloudpickle
 from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
@@ -34,17 +32,14 @@ from tunekit._ray.scheduler_kinds import set_pbt_times, traits_of
 from tunekit.core.events import (
     Event,
     Exploited,
-    Home,
     Processed,
     Reported,
-    SessionClosed,
     TrialAdded,
     TrialEnded,
     TrialErrored,
     TrialResumed,
     TrialRetried,
     ValidationEnded,
-    has_begun,
 )
 from tunekit.core.failures import format_missing
 from tunekit.core.metrics import GENERATION, flatten
@@ -54,45 +49,14 @@ from tunekit.core.state import RecordedReport, SweepState
 from tunekit.core.validation import Status
 from tunekit.core.values import as_json, encodable, sanitize
 from tunekit.driver.ledger import Ledger
+from tunekit.driver.saved_scheduler import load_scheduler
 from tunekit.driver.shell import VOID, Shell
-from tunekit.errors import JournalError
 from tunekit.journal.encoding import resolve_opaque
-from tunekit.journal.journal import record_of
 from tunekit.journal.paths import exists, paths_in
-from tunekit.journal.storage import Folder, folder_at, replace_file
-from tunekit.messages.problems import Problems
+from tunekit.journal.storage import folder_at, replace_file
 from tunekit.policies import CheckpointPolicy
 
 logger = logging.getLogger(__name__)
-
-
-def check_unused(folder: Folder, hint: str, problems: Problems) -> None:
-    """Add a problem if a new sweep in a folder would hide one that has not ended.
-
-    Args:
-        folder: The folder.
-        hint: How to continue a sweep there.
-        problems: Where to add it.
-
-    Raises:
-        OSError: If the storage fails.
-    """
-    try:
-        events = record_of(folder).events
-    except JournalError as error:
-        problems.add(
-            f"a sweep of this name cannot be read: {error} To begin another one, choose another "
-            "name, or delete the folder."
-        )
-        return
-    ended = isinstance(last := next(reversed(events), None), SessionClosed) and last.finished
-    if has_begun(events) and not ended:
-        trials = len({event.trial_id for event in events if isinstance(event, TrialAdded)})
-        problems.add(
-            f"a sweep of this name ({trials} trial{'s' * (trials != 1)}) has not ended, and a new "
-            f"one would hide its scores and checkpoints. To continue it:\n{hint}\n"
-            "To begin anew, choose another RunConfig(name=...), or delete the folder."
-        )
 
 
 class SweepScheduler(Protocol):
@@ -449,96 +413,6 @@ def _with_objects(event: Exploited, trial: Trial) -> Exploited:
         for one in (event.old_config, event.donor_config, event.config)
     )
     return structs.replace(event, old_config=old, donor_config=donor, config=new)
-
-
-# The kinds of schedulers about which a warning was logged.
-_warned_of: set[type] = set()
-
-
-def saved_scheduler(
-    scheduler: TrialScheduler, home: Home, trials: Iterable[str] = ()
-) -> bytes | None:
-    """Return the state of a scheduler, pickled; None if it cannot be pickled.
-
-    Args:
-        scheduler: The scheduler.
-        home: The location of the experiment.
-        trials: The trials that it knows.
-
-    Example:
-        >>> from ray.tune.schedulers import MedianStoppingRule
-        >>> state = saved_scheduler(MedianStoppingRule(grace_period=3), Home("/sweep"))
-        >>> restored = MedianStoppingRule()
-        >>> load_scheduler(restored, state, Home("/moved"), {}, filesystem=None)
-        []
-        >>> restored.debug_string()
-        'Using MedianStoppingRule: num_stopped=0.'
-    """
-    file = io.BytesIO()
-    try:
-        # A copy, because a reference to the scheduler itself would get only part of its dict.
-        _Pickler(file, home).dump((sorted(trials), dict(scheduler.__dict__)))
-    except Exception as error:  # whatever its parts raise
-        if type(scheduler) not in _warned_of:
-            _warned_of.add(type(scheduler))
-            logger.warning(
-                "%s cannot be saved with the experiment (%s). A restored sweep starts with a new "
-                "one, which gets all results again.",
-                type(scheduler).__name__,
-                error,
-            )
-        return None
-    return file.getvalue()
-
-
-def load_scheduler(
-    scheduler: TrialScheduler,
-    state: bytes,
-    home: Home,
-    trials: Mapping[str, Trial],
-    *,
-    filesystem: Any,
-) -> list[str]:
-    """Load the result of :func:`saved_scheduler` into a scheduler; return the trials that it knows.
-
-    Args:
-        scheduler: The scheduler.
-        state: The pickle.
-        home: The current location of the experiment.
-        trials: The trials of the experiment.
-        filesystem: The filesystem of its checkpoints; None for the local one.
-    """
-    known, attributes = _Unpickler(state, home, trials, filesystem).load()
-    scheduler.__dict__.update(attributes)
-    return list(known)
-
-
-class _Pickler(cloudpickle.Pickler):
-    """Pickle trials by name, as Tune saves them, and checkpoints by their recorded paths."""
-
-    def __init__(self, file: io.BytesIO, home: Home):
-        super().__init__(file)
-        self._home = home
-
-    def persistent_id(self, part: Any) -> tuple[str, str] | None:
-        if isinstance(part, Trial):
-            return ("trial", part.trial_id)
-        if isinstance(part, tune.Checkpoint):
-            return ("checkpoint", self._home.record(part.path))
-        return None
-
-
-class _Unpickler(pickle.Unpickler):
-    def __init__(self, state: bytes, home: Home, trials: Mapping[str, Trial], filesystem: Any):
-        super().__init__(io.BytesIO(state))
-        self._home, self._trials, self._filesystem = home, trials, filesystem
-
-    def persistent_load(self, known: tuple[str, str]) -> Any:
-        kind, name = known
-        if kind == "checkpoint":
-            return tune.Checkpoint(self._home.path(name), self._filesystem)
-        # A trial that the experiment has lost is still ranked by its results.
-        return self._trials.get(name) or Trial("lost", trial_id=name, stub=True)
 
 
 def _write_rows(trial: Trial, rows: Sequence[Mapping[str, Any]], *, table: bool) -> None:

@@ -33,10 +33,12 @@ from tunekit.core.waiting import Waiting, WaitingRules
 from tunekit.driver.ledger import Ledger, about
 from tunekit.driver.program import Program
 from tunekit.driver.progress import Progress
-from tunekit.driver.restore import Restore, check_unused, saved_scheduler
+from tunekit.driver.restore import Restore
+from tunekit.driver.saved_scheduler import saved_scheduler
 from tunekit.driver.shell import Shell
 from tunekit.driver.stopping import StopsByHand
 from tunekit.driver.sweep_outcome import SweepOutcome
+from tunekit.journal.experiments import check_unused
 from tunekit.messages.advice import resume_advice, reuse_advice
 from tunekit.messages.formatting import format_counts, format_starved, format_waiting_trials
 from tunekit.messages.problems import Problems

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import copy
-import glob
 import logging
 import os
 import pickle
-import posixpath
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
 import pyarrow.fs
-from ray import train, tune
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
-from ray.tune.search import SearchAlgorithm, Searcher, create_searcher
+from ray import tune
+from ray.tune.schedulers import FIFOScheduler
 
 from tunekit._ray.functions import (
-    can_be_reset,
     checkpointable_class,
     is_checkpointable_function,
     leave_resuming_to_tune,
@@ -32,7 +27,6 @@ from tunekit._ray.tuner import (
     described_space,
     ended_soon,
     is_distributed,
-    is_trainer,
     location_of,
     settings_of,
     space_of,
@@ -40,20 +34,25 @@ from tunekit._ray.tuner import (
 from tunekit.config import ValidationConfig, check_config
 from tunekit.core.signatures import import_path
 from tunekit.distributed import (
-    TrainerFactory,
     check_saving,
     check_scheduler,
-    check_trainer,
-    is_tunes,
     run_config_of,
     trials_of,
     validation_config_of,
 )
 from tunekit.driver.callback import ValidationCallback
+from tunekit.driver.checks import (
+    check_folder,
+    check_folder_of,
+    check_reuse,
+    check_run_config,
+    check_trainable,
+    check_tune_config,
+)
 from tunekit.driver.program import Program
 from tunekit.driver.progress import Progress, above_the_status
 from tunekit.driver.resources import leave_room_for_data, share_cluster
-from tunekit.driver.restore import Restore, check_unused
+from tunekit.driver.restore import Restore
 from tunekit.driver.results import ValidatedResults
 from tunekit.driver.scheduler import ValidatedScheduler, check_combination, unwrapped
 from tunekit.driver.snapshots import SavedState, cannot_write, saved_state
@@ -61,7 +60,7 @@ from tunekit.errors import ConfigError, RestoreError, SweepNotFoundError, Tuneki
 from tunekit.journal.experiments import STATE_FILES, TUNER_FILE, path_problem
 from tunekit.journal.journal import SERIES, Record, record_of
 from tunekit.journal.lock import DriverLock
-from tunekit.journal.paths import absolute, check_filesystem, check_path, storage_at
+from tunekit.journal.paths import absolute, storage_at
 from tunekit.journal.pickles import is_complete
 from tunekit.journal.storage import Folder, folder_at
 from tunekit.messages.advice import resume_advice
@@ -93,7 +92,7 @@ def checkpointable(trainable: Any) -> Any:
         'train'
     """
     problems = Problems("tunekit.checkpointable")
-    if _check_trainable(trainable, problems):
+    if check_trainable(trainable, problems):
         problems.add("trainable is a trainer, which only tunekit.Tuner takes. Pass it there.")
     problems.raise_any()
     return checkpointable_class(trainable)
@@ -188,14 +187,14 @@ class Tuner(tune.Tuner):
         problems = Problems("Tuner")
         fix = "Pass a dict, or an RLlib configuration."
         param_space = problems.optional("param_space", space_of(param_space), dict, fix)
-        distributed = _check_trainable(trainable, problems, space=param_space)
+        distributed = check_trainable(trainable, problems, space=param_space)
         if distributed:
             if validation_config is None:
                 validation_config = validation_config_of(trainable)
             run_config = run_config_of(trainable) if run_config is None else run_config
         config = check_config("validation_config", validation_config, problems)
-        tune_config = _check_tune_config(tune_config, problems)
-        run_config = _check_run_config(run_config, problems)
+        tune_config = check_tune_config(tune_config, problems)
+        run_config = check_run_config(run_config, problems)
         fix = "Pass tunekit.EveryIterations(n), for example."
         policy = problems.optional("checkpoint_policy", checkpoint_policy, tune.Callback, fix)
         scheduler, search_alg = unwrapped(tune_config.scheduler), tune_config.search_alg
@@ -203,7 +202,7 @@ class Tuner(tune.Tuner):
             check_saving(policy, run_config, problems)
             check_scheduler(scheduler, problems)
         elif tune_config.reuse_actors and not problems:
-            _check_reuse(trainable, problems)
+            check_reuse(trainable, problems)
         if config is not None:
             check_combination(
                 scheduler,
@@ -238,7 +237,7 @@ class Tuner(tune.Tuner):
         run_config.callbacks = [*callbacks, *others]
         if config is not None and run_config.name is not None:
             # Tune's Tuner writes its settings into the folder; a sweep there is restored from them.
-            _check_folder_of(run_config, imported_from, problems)
+            check_folder_of(run_config, imported_from, problems)
             problems.raise_any()
         super().__init__(
             trainable,
@@ -304,7 +303,7 @@ class Tuner(tune.Tuner):
             tunekit.errors.SweepNotFoundError: Tuner.restore: path='/no/such/folder' has no tuner...
         """
         problems = Problems("Tuner.restore")
-        distributed = _check_trainable(trainable, problems)
+        distributed = check_trainable(trainable, problems)
         param_space = space_of(param_space)
         fix = "Pass a dict, or nothing."
         problems.optional("param_space", param_space, dict, fix)
@@ -324,7 +323,7 @@ class Tuner(tune.Tuner):
                 "resume_errored and restart_errored are both set, but a failed trial can only do "
                 "one of them. Pass one."
             )
-        folder = _check_folder(path, storage_filesystem, problems)
+        folder = check_folder(path, storage_filesystem, problems)
         problems.raise_any()
         assert folder is not None  # otherwise, there is a problem
         given = os.fsdecode(path)
@@ -403,7 +402,7 @@ class Tuner(tune.Tuner):
             False
         """
         problems = Problems("Tuner.can_restore")
-        folder = _check_folder(path, storage_filesystem, problems)
+        folder = check_folder(path, storage_filesystem, problems)
         problems.raise_any()
         return folder is not None and _saved_sweep(folder, os.fsdecode(path)) is not None
 
@@ -604,150 +603,6 @@ def _renew(validation: ValidationCallback | None, new: ValidationConfig) -> None
     # Its executor is made for the new ones.
     state = validation.__getstate__()
     validation.__setstate__({**state, "config": new, "given": (None, state["given"][1])})
-
-
-def _check_storage(path: Any, filesystem: Any, problems: Problems) -> Any:
-    """Return the path of a sweep's results, absolute if it is local; add the problems with it."""
-    known = check_filesystem("run_config.storage_filesystem", filesystem, problems)
-    if known and path is not None:
-        fix = "Pass a local path, or a URI such as s3://bucket/digits."
-        found = check_path(path, filesystem, problems, "run_config.storage_path", fix)
-        return path if found is None else absolute(os.fsdecode(path), filesystem)
-    return path
-
-
-def _check_name(given: str, name: str, problems: Problems) -> None:
-    """Add a problem if Ray reads a sweep's name as a glob pattern, and so misses its files."""
-    if glob.escape(name) != name:
-        problems.add(
-            f"{given}: {name!r} has one of * ? [. When Ray restores a sweep, it treats that as a "
-            "pattern and does not find the files. Choose a name without it; an existing folder can "
-            "be renamed, because no file in it contains its name."
-        )
-
-
-def _check_folder_of(run_config: tune.RunConfig, trainable: str | None, problems: Problems) -> None:
-    """Add a problem if the folder has a sweep that has not ended; raise if its driver is alive."""
-    given, own = run_config.storage_filesystem, run_config.storage_filesystem is not None
-    try:
-        filesystem, home = storage_at(str(run_config.storage_path), given)
-    except (OSError, ValueError):
-        return  # Tune reports the problem
-    home, path = (
-        posixpath.join(str(one), run_config.name) for one in (home, run_config.storage_path)
-    )
-    DriverLock(filesystem, home).check_free()
-    hint = resume_advice(path, trainable, own_filesystem=own)
-    check_unused(folder_at(filesystem, home), hint, problems)
-
-
-def _check_folder(path: Any, filesystem: Any, problems: Problems) -> Folder | None:
-    """Return the folder at a path that a user has passed; None if it cannot be reached."""
-    found = check_path(path, filesystem, problems)
-    if found is None:
-        return None
-    _check_name(f"path={path!r}", os.path.basename(found[1].rstrip("/")), problems)
-    return folder_at(*found)
-
-
-def _check_trainable(
-    trainable: Any,
-    problems: Problems,
-    *,
-    space: dict[str, Any] | None = None,
-) -> bool:
-    """Add the problems with a trainable; return whether its trials are distributed."""
-    distributed = is_trainer(trainable) or isinstance(trainable, TrainerFactory)
-    if distributed:
-        check_trainer(trainable, space, problems)
-    elif trainable is None:
-        problems.add("trainable is missing. Pass a function or a ray.tune.Trainable class.")
-    else:
-        try:
-            checkpointable_class(trainable)
-        except Exception as error:  # whatever Tune raises
-            problems.add(
-                f"trainable={trainable!r} cannot be tuned: {str(error).rstrip('.')}. Pass a "
-                "function of one argument, the configuration, or a ray.tune.Trainable class."
-            )
-    return distributed
-
-
-def _check_reuse(trainable: Any, problems: Problems) -> None:
-    """Add a problem if a trial cannot run in the process of another one."""
-    if not can_be_reset(checkpointable_class(trainable)):
-        problems.add(
-            f"tune_config.reuse_actors=True, but {getattr(trainable, '__name__', trainable)} has "
-            "no reset_config, so its process cannot run another trial. Define "
-            "reset_config(self, new_config): replace everything that depends on the "
-            "configuration, the network and the optimizer too, and return True. Or leave out "
-            "reuse_actors."
-        )
-
-
-def _check_tune_config(given: Any, problems: Problems) -> tune.TuneConfig:
-    """Return a copy with names replaced by objects, or the default; add its problems."""
-    fix = "Pass ray.tune.TuneConfig(...)."
-    config = copy.copy(problems.optional("tune_config", given, tune.TuneConfig, fix))
-    if config is None:
-        return tune.TuneConfig()
-    if config.mode is not None:
-        problems.choice("tune_config.mode", config.mode, ["min", "max"])
-    for name, kinds, create, where in (
-        ("scheduler", (TrialScheduler,), create_scheduler, "schedulers"),
-        ("search_alg", (Searcher, SearchAlgorithm), create_searcher, "search"),
-    ):
-        value = getattr(config, name)
-        if isinstance(value, str):
-            try:
-                setattr(config, name, create(value))
-            except Exception as error:  # whatever its constructor raises
-                problems.add(f"tune_config.{name}={value!r} cannot be created by name: {error}")
-        else:
-            fix = f"Pass one of ray.tune.{where}."
-            problems.optional(f"tune_config.{name}", value, kinds, fix)
-    return config
-
-
-def _check_run_config(given: Any, problems: Problems) -> tune.RunConfig:
-    """Return a copy, or the default; add its problems."""
-    if isinstance(given, train.RunConfig) and not is_tunes(given, tune.RunConfig):
-        problems.add(
-            "Pass run_config=ray.tune.RunConfig(...); this one is ray.train.RunConfig, which is "
-            "for a trainer. name, storage_path and storage_filesystem are the same in both."
-        )
-        return tune.RunConfig()
-    fix = "Pass ray.tune.RunConfig(...)."
-    run_config = copy.copy(problems.optional("run_config", given, tune.RunConfig, fix))
-    if run_config is None:
-        return tune.RunConfig()
-    for name, kind in (
-        ("checkpoint_config", tune.CheckpointConfig),
-        ("failure_config", tune.FailureConfig),
-    ):
-        value = getattr(run_config, name)
-        if value is not None and not is_tunes(value, kind):
-            problems.add(
-                f"Pass RunConfig({name}=ray.tune.{kind.__name__}(...)); this one is a "
-                f"{type(value).__module__}.{type(value).__name__}, which Tune does not know."
-            )
-    run_config.storage_path = _check_storage(
-        run_config.storage_path, run_config.storage_filesystem, problems
-    )
-    if isinstance(run_config.name, str):
-        _check_name("run_config.name", run_config.name, problems)
-    fix = "Pass a list of ray.tune.Callback instances."
-    callbacks = problems.optional("run_config.callbacks", run_config.callbacks, (list, tuple), fix)
-    for index, callback in enumerate(callbacks or []):
-        name = f"run_config.callbacks[{index}]"
-        fix = "Pass ray.tune.Callback instances."
-        problems.instance(name, callback, tune.Callback, fix)
-        if isinstance(callback, ValidationCallback):
-            problems.add(
-                f"{name} is a ValidationCallback, but Tuner creates its own. Pass its settings as "
-                "validation_config=, or use ray.tune.Tuner."
-            )
-    return run_config
 
 
 def _validation_of(settings: Settings) -> ValidationCallback | None:

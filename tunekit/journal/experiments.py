@@ -8,9 +8,13 @@ from dataclasses import dataclass
 
 import pyarrow.fs
 
-from tunekit.journal.journal import SERIES
+from tunekit.core.events import SessionClosed, TrialAdded, has_begun
+from tunekit.errors import JournalError
+from tunekit.journal.journal import SERIES, record_of
 from tunekit.journal.paths import infos_in
 from tunekit.journal.safe_files import local_path
+from tunekit.journal.storage import Folder
+from tunekit.messages.problems import Problems
 
 #: The first file that Tune writes into an experiment's folder.
 TUNER_FILE = "tuner.pkl"
@@ -166,3 +170,32 @@ _PASS = (
     "Pass the folder of an experiment: results.experiment_path, and "
     "storage_filesystem=results.filesystem."
 )
+
+
+def check_unused(folder: Folder, hint: str, problems: Problems) -> None:
+    """Add a problem if a new sweep in a folder would hide one that has not ended.
+
+    Args:
+        folder: The folder.
+        hint: How to continue a sweep there.
+        problems: Where to add it.
+
+    Raises:
+        OSError: If the storage fails.
+    """
+    try:
+        events = record_of(folder).events
+    except JournalError as error:
+        problems.add(
+            f"a sweep of this name cannot be read: {error} To begin another one, choose another "
+            "name, or delete the folder."
+        )
+        return
+    ended = isinstance(last := next(reversed(events), None), SessionClosed) and last.finished
+    if has_begun(events) and not ended:
+        trials = len({event.trial_id for event in events if isinstance(event, TrialAdded)})
+        problems.add(
+            f"a sweep of this name ({trials} trial{'s' * (trials != 1)}) has not ended, and a new "
+            f"one would hide its scores and checkpoints. To continue it:\n{hint}\n"
+            "To begin anew, choose another RunConfig(name=...), or delete the folder."
+        )
