@@ -712,7 +712,7 @@ def harmless(folder: Path) -> Iterator[None]:
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
 
-    restored = SimpleNamespace(validation=None, fit=lambda: None)
+    restored = SimpleNamespace(validation=None, fit=lambda **known: None)
     (folder / "home").mkdir()
     with contextlib.ExitStack() as stack:
 

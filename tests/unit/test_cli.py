@@ -119,7 +119,7 @@ def test_a_sweep_that_was_killed_waits_for_its_validations(tmp_path):
     assert running["for_s"] < 90, "it ran until the driver was killed"
     text = format_status(status)
     assert "Its driver: process" in text
-    assert "last heard of 90 s ago" in text and "tunekit resume PATH" in text
+    assert "last heard of 90 s ago" in text and "tunekit resume /" in text
     line = next(line for line in text.splitlines() if line.startswith("waits for"))
     assert f"1 running, {kinds.count('queued')} queued" in line
     assert f"the longest running: trial {running['trial_id']} at iteration" in line
@@ -195,7 +195,7 @@ def test_ctrl_c_is_how_one_stops_watching(tmp_path, monkeypatch):
 def test_nobody_watches_a_sweep_that_was_killed(tmp_path):
     result = tunekit_("status", killed(tmp_path), "--watch", 5)
     assert result.exit_code == 0 and result.stdout.startswith("sweep  killed")
-    assert "To continue it: tunekit resume PATH" in result.stdout
+    assert "To continue it: tunekit resume /" in result.stdout
 
 
 # best ------------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Restored:
     def __init__(self) -> None:
         self.validation = SimpleNamespace(program=Program())
 
-    def fit(self) -> None:
+    def fit(self, *, progress=False) -> None:
         print("Tune's own output")
         type(self).then()
 
@@ -647,3 +647,13 @@ def test_without_a_path_and_without_a_sweep_it_is_wrong_usage(tmp_path, monkeypa
     result = tunekit_("status")
     assert result.exit_code == 2 and "PATH is missing" in result.stderr
     assert tunekit_("status", "--help").exit_code == 0
+
+
+def test_stop_knows_a_trial_by_the_part_of_its_id_that_others_lack(tmp_path):
+    journal = session(tmp_path)
+    for name in ("4f1c_00000", "4f1c_00001"):
+        trial(journal, name, 0.5)
+    result = tunekit_("stop", tmp_path, "--trial", "00001")
+    assert result.exit_code == 2 and "no driver" in result.stderr
+    result = tunekit_("stop", tmp_path, "--trial", "00002")
+    assert result.exit_code == 2 and "is not in this sweep" in result.stderr

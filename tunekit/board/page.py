@@ -25,7 +25,7 @@ from tunekit.journal.storage import replace_file, write_file
 from tunekit.messages.formatting import format_duration, format_score
 from tunekit.messages.problems import Problems
 from tunekit.reading import curves
-from tunekit.reading.findings import causes_of, failures_of, later_scores
+from tunekit.reading.findings import causes_of, failures_of, how_to_continue, later_scores
 from tunekit.reading.sweep import Sweep
 from tunekit.version import VERSION
 
@@ -159,7 +159,9 @@ def report_data(sweep: Sweep, drawn: Mapping[str, Any]) -> dict[str, Any]:
         "best": summary["best"],
         "loads": _loads(sweep),
         "finds": f".best({sweep.metric!r}, {sweep.mode!r})",
-        "resumes": None if sweep.source is None else _resumes(sweep, shlex.quote(sweep.source)),
+        "resumes": None
+        if sweep.source is None
+        else how_to_continue(sweep.newest_session, shlex.quote(sweep.source)),
     }
 
 
@@ -169,15 +171,6 @@ def _metric_of(sweep: Sweep) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float, type(None))) and not isinstance(value, bool)
-
-
-def _resumes(sweep: Sweep, source: str) -> str:
-    """Return the command that continues a sweep."""
-    known = sweep.newest_session
-    if "followed" in known:
-        return f"tunekit validate {source} --fn {known.get('function')} --follow"
-    trainable = "" if known.get("trainable") else " --trainable YOUR_MODULE:YOUR_TRAINABLE"
-    return f"tunekit resume {source}{trainable}"
 
 
 def render_sections(data: Mapping[str, Any]) -> dict[str, str]:

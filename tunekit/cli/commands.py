@@ -20,6 +20,7 @@ from tunekit.cli.layout import terminal_width
 from tunekit.cli.list import RESULTS, format_listing, given_or_newest, listing_json
 from tunekit.cli.status import format_status, status_json
 from tunekit.core.metrics import finite_json
+from tunekit.core.ranking import short_names
 from tunekit.errors import ConfigError, MetricNotFoundError, TunekitError
 from tunekit.journal.paths import absolute
 from tunekit.journal.stop_requests import ask_to_stop
@@ -319,7 +320,12 @@ def serve(paths: list[str], port: int | None, host: str, **goal: str | None) -> 
 
 @tunekit.command(short_help="End a trial of a running sweep.")
 @_path
-@click.option("--trial", metavar="ID", required=True, help="The trial.")
+@click.option(
+    "--trial",
+    metavar="ID",
+    required=True,
+    help="The trial: its ID, or the part of it that differs.",
+)
 def stop(path: str, trial: str) -> None:
     """End a trial of a running sweep, even in the middle of an iteration.
 
@@ -333,13 +339,15 @@ def stop(path: str, trial: str) -> None:
     """
     sweep = load(path)
     trials = sweep.timeline.trials
+    named = [full for full, short in short_names(list(trials)).items() if short == trial]
+    trial = trial if trial in trials or not named else named[0]
     left = [one.trial_id for one in trials.values() if one.ended is None and not one.by_hand]
     if trial not in left:
         why = "is not in this sweep"
         if trial in trials:
             why = "was already asked to stop" if trials[trial].ended is None else "has ended"
-        named = ", ".join(left) or "none"
-        what = [f"trial {trial} {why}. Trials that can be stopped: {named}."]
+        others = ", ".join(left) or "none"
+        what = [f"trial {trial} {why}. Trials that can be stopped: {others}."]
         raise ConfigError("tunekit stop", what)
     assert sweep.filesystem is not None  # it was read from a folder
     try:

@@ -91,7 +91,7 @@ def resume_sweep(path: str, where: str, *, quiet: bool, **options: Any) -> None:
         tuner = Tuner.restore(path, trainable, **options)
         if tuner.validation is not None:
             tuner.validation.program.trainable = absolute_reference(where)
-        tuner.fit()
+        tuner.fit(progress=tuner.validation is not None)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
@@ -23,7 +24,7 @@ from tunekit.messages.formatting import (
     format_setting,
     printable,
 )
-from tunekit.reading.findings import causes_of, failures_of
+from tunekit.reading.findings import causes_of, failures_of, how_to_continue
 from tunekit.reading.sweep import Sweep
 
 _LABEL = 13
@@ -49,6 +50,7 @@ def status_json(sweep: Sweep, now: float) -> dict[str, Any]:
       ``for_s``, the seconds since each was requested or started to run;
     - ``failures``: of trials and validations, with reasons; ``causes``: the same, grouped by
       reason, with their number and the first one's reason, the most frequent first;
+    - ``continue_with``: the command that continues the sweep;
     - ``ranking``: the trials, best first; trials without a score last, with ``rank`` None.
 
     Args:
@@ -69,6 +71,9 @@ def status_json(sweep: Sweep, now: float) -> dict[str, Any]:
     failures = [row for row in failures if row["of"] != "later validation"]
     return {
         **summary,
+        "continue_with": how_to_continue(
+            sweep.newest_session, shlex.quote(sweep.source or sweep.path)
+        ),
         "heard_s": None if last is None else max(0.0, now - last),
         "waits_for": [
             {
@@ -136,7 +141,7 @@ def _head(status: Mapping[str, Any]) -> str:
     if heard is not None:
         when = datetime.fromtimestamp(status["last"], timezone.utc)
         line += f"  last heard of {format_duration(heard)} ago ({when:%Y-%m-%d %H:%M:%S} UTC)"
-    way = "tunekit validate DIR --fn ... --follow" if status["followed"] else "tunekit resume PATH"
+    way = status["continue_with"]
     hints = {
         "open": f"Its driver is running or was killed; if it was killed: {way}",
         "running": _driver(status["driver"]),

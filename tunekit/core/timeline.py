@@ -376,8 +376,10 @@ class Timeline:
         """Start another session; the processes of the previous one no longer run."""
         self.end = None
         self.state.open.restored()
-        for trial_id in self.trials:
+        for trial_id, trial in self.trials.items():
             self._count_unprocessed(trial_id)
+            if trial.status == "running" and not self._followed:
+                trial.status = "pending"  # until it reports again
         for row in self.validations:
             if row["status"] in PENDING:
                 row.update(status=PendingStatus.QUEUED.value, started=None, ran_from=None)

@@ -55,7 +55,9 @@ class SweepProgress:
         self._metric, self._mode = metric, mode
         self._timeline = Timeline(past, metric, constraints=constraints)
         self._ranked: list[Ranked] | None = None
+        # When the first event was recorded, and when the newest trial ended.
         self._since: float | None = None
+        self._newest: float | None = None
 
     def apply(self, events: Sequence[Event]) -> list[str]:
         """Add events; return a line for each trial that has ended."""
@@ -64,8 +66,9 @@ class SweepProgress:
         self._since = self._since or events[0].time
         self._timeline.extend(events)
         self._ranked = None
-        ended = [event.trial_id for event in events if isinstance(event, TrialEnded | TrialErrored)]
-        return [self._ended(trial_id) for trial_id in ended]
+        ended = [event for event in events if isinstance(event, TrialEnded | TrialErrored)]
+        self._newest = ended[-1].time if ended else self._newest
+        return [self._ended(event.trial_id) for event in ended]
 
     def _name(self, trial_id: str) -> str:
         # Within a sweep they differ only at the end; all of them would have to be compared.
@@ -77,7 +80,8 @@ class SweepProgress:
         best = self._timeline.score(trial_id, self._metric, self._mode) if self._mode else None
         score = "no score"
         if best is not None and self._metric is not None:
-            score = f"{self._metric} {format_score(best.value(self._metric), '-')}"
+            value = format_score(best.value(self._metric), "-")
+            score = f"best {self._metric} {value} at {best.iteration}"
         took = format_duration(trial.trained_s + trial.waited_s)
         return printable(
             f"trial {self._name(trial_id)} {_WORDS.get(how, how)} at iteration {trial.iteration}, "
@@ -110,14 +114,15 @@ class SweepProgress:
         ended = sum(trial.ended is not None for trial in self._timeline.trials.values())
         of = f" of {total}" if total else ""
         others = [f", {n} {name}" for name, n in trials.items() if n]
-        pending = [f"{n} {name}" for name, n in validations.items() if n] or ["none"]
+        pending = [f"{n} {name}" for name, n in validations.items() if n]
         spent = now - (self._since or now)
         parts = [
             f"{ended}{of} ended{''.join(others)}",
             self._best(),
-            format_duration(spent) + self._rest(spent, ended, total),
-            f"validations: {', '.join(pending)}",  # last, because a narrow terminal cuts it off
+            format_duration(spent) + self._rest(now, ended, total),
         ]
+        if pending:  # last, because a narrow terminal cuts it off
+            parts.append(f"validations: {', '.join(pending)}")
         return printable(" | ".join(parts))
 
     def _best(self) -> str:
@@ -127,12 +132,13 @@ class SweepProgress:
         value = format_score(first.best_value, "-")
         return f"best {value} ({self._name(first.trial_id)}@{first.best.iteration})"
 
-    @staticmethod
-    def _rest(spent: float, ended: int, total: int | None) -> str:
-        """Return an estimate of the rest: as long for each trial as until now."""
-        if not total or ended < 2 or ended >= total:
+    def _rest(self, now: float, ended: int, total: int | None) -> str:
+        """Return an estimate of the rest: as long for each trial as until the newest end."""
+        if not total or ended < 2 or ended >= total or self._newest is None:
             return ""
-        return f", {format_duration(spent / ended * (total - ended))} left"
+        each = (self._newest - (self._since or self._newest)) / ended
+        left = each * (total - ended) - (now - self._newest)
+        return f", about {format_duration(max(each, left))} left"
 
     def closing(self, path: str) -> list[str]:
         """Return the best trials, and what to look at next.
@@ -144,8 +150,9 @@ class SweepProgress:
         if not best:
             return [f"no trial has a score: tunekit status {path}"]
         varied = differing_names([one.hyperparameters for one in self.ranking])
-        lines = [f"the best of {len(self.ranking)} trials by {self._metric}:"]
-        for one in best[:_LISTED]:
+        shown = best[:_LISTED]
+        lines = [f"the best {len(shown)} of {len(self.ranking)} trials by {self._metric}:"]
+        for one in shown:
             assert one.best is not None
             settings = (f"{n}={format_setting(one.hyperparameters.get(n))}" for n in varied)
             lines.append(
@@ -153,4 +160,4 @@ class SweepProgress:
                 f"{self._name(one.trial_id)} at iteration {one.best.iteration}  "
                 f"{' '.join(settings)}".rstrip()
             )
-        return [*map(printable, lines), f"tunekit report {path} --open"]
+        return [*map(printable, lines), f"the learning curves: tunekit report {path} --open"]

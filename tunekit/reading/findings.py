@@ -90,6 +90,25 @@ def sweep_state(end: str | None, driver: Driver | None) -> str:
     return end or "killed"
 
 
+def how_to_continue(session: Mapping[str, Any], source: str) -> str:
+    """Return the command that continues a sweep.
+
+    Args:
+        session: How its newest session was run.
+        source: Its path or URI, quoted for a shell.
+
+    Example:
+        >>> how_to_continue({"trainable": "train:main"}, "/sweep")
+        'tunekit resume /sweep'
+        >>> how_to_continue({}, "/sweep")
+        'tunekit resume /sweep --trainable FILE.py:NAME'
+    """
+    if "followed" in session:
+        return f"tunekit validate {source} --fn {session.get('function')} --follow"
+    trainable = "" if session.get("trainable") else " --trainable FILE.py:NAME"
+    return f"tunekit resume {source}{trainable}"
+
+
 def summary_json(timeline: Timeline, driver: Driver | None) -> dict[str, Any]:
     """Summarize trials and validations, independently of the metric to rank by."""
     trials, every = list(timeline.trials.values()), timeline.validations

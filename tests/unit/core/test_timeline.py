@@ -412,3 +412,11 @@ class Sweep(RuleBasedStateMachine):
 
 
 TestSweeps = Sweep.TestCase
+
+
+def test_trials_of_a_restored_sweep_run_again_once_they_report():
+    events = [Reported(n=1, time=2.0, trial_id="a", report={"training_iteration": 1})]
+    timeline = Timeline(events, sessions=[{"n": 0}, {"n": 1}])
+    assert timeline.trials["a"].status == "pending"
+    timeline.extend([Reported(n=4, time=9.0, trial_id="a", report={"training_iteration": 2})])
+    assert timeline.trials["a"].status == "running"
