@@ -377,6 +377,13 @@ def test_clone_of_a_clone_that_has_not_run_since_begins_with_its_weights(tmp_pat
     run(tmp_path, 3, draw(3, kind="pbt-sync", on_pending="auto"))
 
 
+def test_halving_that_a_kill_interrupts_is_completed_after_the_restore(tmp_path):
+    """The journal has the ends of the worst trials, but not that the others continue."""
+    settings = draw(45, kind="bohb", on_pending="wait-paused", kills=1)
+    for n in range(4):  # which trials are first depends on their names
+        run(tmp_path / str(n), 45, settings)
+
+
 def test_a_missing_checkpoint_ends_no_sweep(tmp_path):
     """As after a crash: the restored state knows one that was deleted since it was saved."""
     ran = sweep(

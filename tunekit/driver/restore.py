@@ -154,12 +154,14 @@ class Restore:
         given_up -= end.ended
         for trial_id in given_up:
             controller.session.set_status(trials[trial_id], Trial.PENDING)
-        for trial_id in (self.saved or {}).get("paused", ()):
-            if trial_id in trials and not trials[trial_id].is_finished():
-                controller.session.set_status(trials[trial_id], Trial.PAUSED)
         for trial_id in {getattr(e, "trial_id", "") for e in self.past if e.n > self._since}:
             if trial_id in trials and trials[trial_id].is_finished():
                 controller.session.set_status(trials[trial_id], Trial.PENDING)
+        # Afterwards, also those that end later in the replay: HyperBand only stops trials that are
+        # paused or run.
+        for trial_id in (self.saved or {}).get("paused", ()):
+            if trial_id in trials and not trials[trial_id].is_finished():
+                controller.session.set_status(trials[trial_id], Trial.PAUSED)
         ledger.repeats = self._repeat
         with controller.processing.silent():
             for event in self.past:
