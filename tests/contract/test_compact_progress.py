@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import sys
 from pathlib import Path
@@ -17,7 +18,8 @@ from tests.support.schedulers import asha
 from tests.support.sweeps import sweep
 from tunekit.driver import progress as shown
 from tunekit.driver.callback import ValidationCallback
-from tunekit.driver.progress import File, Notebook, Progress, Terminal
+from tunekit.driver.progress import File, Notebook, Progress, Terminal, above_the_status
+from tunekit.messages.log import showing_messages
 from tunekit.messages.progress import SweepProgress
 
 
@@ -143,6 +145,14 @@ def test_a_notebook_shows_text_in_its_cell(monkeypatch):
     assert cell[-1] == "<pre>&lt;b&gt;<br>1 of 2</pre>"
     display.close()
     assert cell[-1] == "<pre>&lt;b&gt;</pre>"
+
+
+def test_messages_above_the_state_are_shown_once(capsys, monkeypatch):
+    for name in (None, "ray"):
+        monkeypatch.setattr(logging.getLogger(name), "handlers", [])
+    with showing_messages(), above_the_status():
+        logging.getLogger("tunekit.driver").warning("a validation failed")
+    assert capsys.readouterr().err.count("a validation failed") == 1
 
 
 @pytest.mark.parametrize("progress", [1, None])

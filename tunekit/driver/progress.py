@@ -172,5 +172,10 @@ def _fitting() -> Display:
 def above_the_status() -> Iterator[None]:
     """Show log messages above the line that changes, if there is one."""
     loggers = [logging.getLogger(name) for name in (None, "tunekit", "ray")]
-    with logging_redirect_tqdm(loggers):
+    # Those without a handler would get one, and show each message again.
+    with logging_redirect_tqdm([one for one in loggers if any(map(_is_console, one.handlers))]):
         yield
+
+
+def _is_console(handler: logging.Handler) -> bool:
+    return isinstance(handler, logging.StreamHandler) and handler.stream in (sys.stdout, sys.stderr)
