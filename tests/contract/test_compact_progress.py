@@ -106,6 +106,19 @@ def test_a_restored_sweep_shows_only_trials_that_end_from_then_on(tmp_path, monk
     assert all(" of 6 ended" in line for line in lives[1].states)
 
 
+def test_sweep_goes_on_if_its_terminal_is_gone(tmp_path):
+    class Gone(Lines):
+        def status(self, line: str) -> None:
+            super().status(line)
+            raise OSError(5, "Input/output error")
+
+    ran = sweep(tmp_path, asha(), trials=3, slots=3, run=False)
+    ran.validation.progress = progress = Progress(gone := Gone())
+    ran.sweep.run()
+    assert all(trial.is_finished() for trial in ran.trials)
+    assert len(gone.states) == 1 and progress._new == []
+
+
 def test_failed_trials_and_sweeps_without_a_score_say_so():
     progress = SweepProgress("accuracy", "max")
     assert progress.closing("/sweep") == ["no trial has a score: tunekit status /sweep"]

@@ -144,7 +144,7 @@ class Waiting:
         rules, apart = self._rules, self._shares.apart
         weighs = rules.on_pending == "auto" or (apart and not situation.reuses)
         return Circumstances(
-            "wait" if self.validates_each(situation) else rules.on_pending,
+            "wait" if self._validates_each(situation) else rules.on_pending,
             synchronous=rules.synchronous,
             others_wait=situation.others_wait,
             exclusive=self._excludes(situation),
@@ -232,7 +232,7 @@ class Waiting:
         saved = trial.queue.resumable or trial.queue.saves if trial.queue else trial.is_saved
         return trial.can.resumes and saved
 
-    def validates_each(self, situation: Situation) -> bool:
+    def _validates_each(self, situation: Situation) -> bool:
         """Return whether validations are so short that a trial waits for each, as if inline."""
         if self._rules.on_pending == "continue" or not situation.in_trials:
             return False
@@ -310,9 +310,9 @@ class Waiting:
         if not (hosts and self.pool.queued):
             return []
         now, time = self.circumstances(situation), situation.now
-        if elsewhere and not self.validates_each(situation):
+        if elsewhere and not self._validates_each(situation):
             hosts = [one for one in hosts if self.what(one, now, time, elsewhere=True) is Next.WAIT]
-        undecided = self._needs_no_score and not self.validates_each(situation)
+        undecided = self._needs_no_score and not self._validates_each(situation)
         attempts = self.pool.start_in_trials(
             [trial.trial_id for trial in hosts if not self.pool.runs_in(trial.trial_id)],
             each=now.on_pending == "wait" or undecided,
@@ -371,7 +371,7 @@ class Waiting:
             in_place: The trials that wait in their processes.
             processes: How many trials have a process.
         """
-        if not (self.starves(situation) and in_place and len(in_place) >= processes):
+        if not (self._starves(situation) and in_place and len(in_place) >= processes):
             return []
         now = situation.now
         first = min(in_place, key=lambda trial: self._since.get(trial.trial_id, now))
@@ -381,6 +381,6 @@ class Waiting:
         self.pool.relieved(now)
         return [NotifyStarved(first.trial_id, processes)]
 
-    def starves(self, situation: Situation) -> bool:
+    def _starves(self, situation: Situation) -> bool:
         """Return whether validations have waited too long for resources that trials hold."""
         return self.pool.starved_s(situation.now) >= _STARVED_S and situation.typical.competes

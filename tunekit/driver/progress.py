@@ -128,23 +128,24 @@ class Progress:
 
     def see(self, event: Event) -> None:
         """Keep an event for the next look."""
-        self._new.append(event)
+        if self._sweep is not None:
+            self._new.append(event)
 
-    def look(self, status: Callable[[SweepProgress], str], *, at_once: bool = False) -> None:
+    def look(self, status: Callable[[SweepProgress], str]) -> None:
         """Show what is new, at most twice a second.
 
         Args:
             status: Puts the current state into a line.
-            at_once: Whether to show it now in any case.
         """
         began = time.monotonic()
-        if self._sweep is None or self._display is None:
-            return
-        if not (at_once or self._pace.is_ready(began)):
+        if self._sweep is None or self._display is None or not self._pace.is_ready(began):
             return
         new, self._new = self._new, []
-        self._display.add(self._sweep.apply(new))
-        self._display.status(status(self._sweep))
+        try:
+            self._display.add(self._sweep.apply(new))
+            self._display.status(status(self._sweep))
+        except (OSError, ValueError):  # the terminal is gone, or the stream is closed
+            self._sweep = None  # the sweep goes on
         self._pace.ran(began, time.monotonic())
 
     def close(self, path: str) -> None:
@@ -156,9 +157,10 @@ class Progress:
         sweep, display = self._sweep, self._display
         if sweep is not None and display is not None:
             self._sweep = None
-            display.add(sweep.apply(self._new))
-            display.close()
-            display.add(sweep.closing(path))
+            with contextlib.suppress(OSError, ValueError):  # as in look
+                display.add(sweep.apply(self._new))
+                display.close()
+                display.add(sweep.closing(path))
 
 
 def _fitting() -> Display:

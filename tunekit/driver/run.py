@@ -303,9 +303,9 @@ class Run:
                 self.checkpoints_of(trial).prune()
                 self.controller.session.mark_changed(trial)
 
-    def _show_progress(self, *, at_once: bool = False) -> None:
+    def _show_progress(self) -> None:
         if self.live is not None:
-            self.live.look(self._status, at_once=at_once)
+            self.live.look(self._status)
 
     def _status(self, sweep: SweepProgress) -> str:
         processes, waiting = self.controller.processes, self._count_waiting()
