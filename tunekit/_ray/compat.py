@@ -66,7 +66,9 @@ NEEDED = {
         "get_json_state handle_error init_local_path is_saving latest_checkpoint_result "
         "set_config should_recover"
     ),
-    "ray.tune.experimental.output": ("get_air_verbosity _infer_user_metrics _TrialTableData"),
+    "ray.tune.experimental.output": (
+        "get_air_verbosity _detect_reporter _infer_user_metrics _TrialTableData"
+    ),
     "ray.tune.experimental.output:TuneTerminalReporter": "_get_heartbeat",
     "ray.tune.logger": "LoggerCallback._restore_from_remote",
     "ray.tune.progress_reporter": "IS_NOTEBOOK _detect_reporter",
