@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from tunekit.policies import EveryIterations
     from tunekit.reading.load import load
     from tunekit.reading.sweep import Sweep
-    from tunekit.training import checkpoint_with, report, state_of
+    from tunekit.training import (
+        checkpoint_with,
+        get_all_reported_checkpoints,
+        report,
+        state_of,
+    )
     from tunekit.validating.context import ValidationContext, get_validation_context
 
 __all__ = [
@@ -44,6 +49,7 @@ __all__ = [
     "checkpoint_with",
     "checkpointable",
     "follow",
+    "get_all_reported_checkpoints",
     "get_validation_context",
     "load",
     "report",
@@ -64,7 +70,7 @@ _HOMES = {
     "tunekit.reading.load": ("load",),
     "tunekit.reading.sweep": ("Sweep",),
     "tunekit.driver.scheduler": ("ValidatedScheduler",),
-    "tunekit.training": ("checkpoint_with", "report", "state_of"),
+    "tunekit.training": ("checkpoint_with", "get_all_reported_checkpoints", "report", "state_of"),
     "tunekit.driver.tuner": ("Tuner", "checkpointable"),
     "tunekit.validating.context": ("ValidationContext", "get_validation_context"),
 }

@@ -8,11 +8,14 @@ from typing import Any
 
 from ray import train, tune
 
+from tunekit._ray.asking import CannotAsk, CannotWait, ask
 from tunekit._ray.functions import NoSession, current_saver, is_trial, register_saver, saved_dict
 from tunekit._ray.overrides import ValidationOverride, check_override
+from tunekit.core.inquiry import Inquiry
 from tunekit.core.metrics import VALIDATION_KEY as VALIDATION_KEY
 from tunekit.errors import ConfigError, WiringError
 from tunekit.messages.problems import Problems
+from tunekit.validating.context import current_context
 
 
 def report(
@@ -103,6 +106,77 @@ def checkpoint_with(save: Callable[[Path], object]) -> None:
             "tunekit.checkpoint_with was called in a trial whose trainable cannot save on demand. "
             "Run the function with tunekit.Tuner, or pass tunekit.checkpointable(function) to "
             "ray.tune.Tuner."
+        ) from None
+
+
+def get_all_reported_checkpoints(
+    consistency_mode: train.CheckpointConsistencyMode = train.CheckpointConsistencyMode.COMMITTED,
+    timeout_s: float | None = None,
+) -> list[train.ReportedCheckpoint]:
+    """Return the checkpoints of this process's trial with their metrics, scores and statuses.
+
+    It returns what ``ray.train.get_all_reported_checkpoints`` does, for functions, classes and the
+    loops of trainers: the checkpoints that led to the trial's weights and that still exist, oldest
+    first. After an exploit of population based training, those of the donor come first.
+
+    A loop that acts on scores gets them when they are there, so it is not deterministic. Decisions
+    between trials remain the scheduler's.
+
+    Args:
+        consistency_mode: ``COMMITTED`` returns what is known now: pending scores are missing.
+            ``VALIDATED`` waits until each requested validation of the trial has ended; meanwhile,
+            validations may run in the trial's process, as in a report. A class cannot wait in the
+            middle of a step, and is told what was known when the step began.
+        timeout_s: The most seconds to wait; None for no limit. What is pending then is returned
+            as such; also if no resources are left for it, and the trial cannot resume elsewhere.
+
+    Returns:
+        ``ray.train.ReportedCheckpoint`` objects: ``checkpoint``, ``metrics`` (merged with the
+        score) and ``status``, which is one of ``COMMITTED`` (no validation was requested),
+        ``PENDING_VALIDATION``, ``VALIDATED``, ``VALIDATION_FAILED`` and ``VALIDATION_TIMEOUT``.
+        The list is empty outside a Tune trial, so you can run a function on its own.
+
+    Raises:
+        tunekit.errors.ConfigError: If an argument is wrong.
+        tunekit.errors.WiringError: If the trial's sweep does not validate, or if a class waits, or
+            asks where tunekit does not see it: neither in a method nor in its module.
+
+    Example:
+        >>> import tunekit
+        >>> def best_accuracy():
+        ...     reported = tunekit.get_all_reported_checkpoints()
+        ...     return max((one.metrics.get("accuracy", 0.0) for one in reported), default=None)
+        >>> print(best_accuracy())
+        None
+    """
+    problems = Problems("tunekit.get_all_reported_checkpoints")
+    problems.instance(
+        "consistency_mode",
+        consistency_mode,
+        train.CheckpointConsistencyMode,
+        "Pass ray.train.CheckpointConsistencyMode.VALIDATED or COMMITTED.",
+    )
+    if timeout_s is not None:
+        fix = "Leave it out for no limit."
+        problems.number("timeout_s", timeout_s, "a number of seconds", fix, above=0)
+    problems.raise_any()
+    if current_context() is not None:
+        return []  # a validation is no part of the trial, although it may run in its process
+    try:
+        return ask(
+            Inquiry(consistency_mode is train.CheckpointConsistencyMode.VALIDATED, timeout_s)
+        )
+    except CannotWait:
+        raise WiringError(
+            "tunekit.get_all_reported_checkpoints() cannot wait in a class, whose step runs to its "
+            'end. Leave consistency_mode out, and pass ValidationConfig(on_pending="wait") if '
+            "each step needs the scores of the steps before."
+        ) from None
+    except CannotAsk:
+        raise WiringError(
+            "tunekit.get_all_reported_checkpoints() was called in a trial that no driver of "
+            "tunekit tells its scores. Run it with tunekit.Tuner(..., validation_config=...). In a "
+            "class, call it in a method, or in a function of the same module."
         ) from None
 
 

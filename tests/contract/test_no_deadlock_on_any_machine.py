@@ -14,7 +14,7 @@ import tunekit
 from tests.contract.test_trials_and_validations_take_turns import BASES
 from tests.support.fakes import FakeExecutor
 from tests.support.schedulers import CASES
-from tests.support.sweeps import Counting, sweep
+from tests.support.sweeps import Asking, Counting, sweep
 from tunekit._ray import cluster
 from tunekit._ray.capabilities import Capabilities
 from tunekit._ray.tuner import settings_of, trial_bundles
@@ -98,7 +98,8 @@ def demands(kind: str, size: str, cpus: int, gpus: int) -> tuple[Any, dict[str, 
     return trainable, smaller if size == "smaller" else same
 
 
-@pytest.mark.sampled(18)
+@pytest.mark.sampled(36)
+@pytest.mark.parametrize("loop", [Counting, Asking])
 @pytest.mark.parametrize("where", ["auto", "elsewhere"])
 @pytest.mark.parametrize("base", SCHEDULERS)
 @pytest.mark.parametrize("kind", ["function", "class", "trainer"])
@@ -106,7 +107,7 @@ def demands(kind: str, size: str, cpus: int, gpus: int) -> tuple[Any, dict[str, 
 @pytest.mark.parametrize("gpus", [0, 1])
 @pytest.mark.parametrize("cpus", [1, 2, 4])
 def test_a_sweep_ends_or_is_refused_at_its_start(
-    tmp_path, monkeypatch, cpus, gpus, size, kind, base, where
+    tmp_path, monkeypatch, cpus, gpus, size, kind, base, where, loop
 ):
     machine = {"CPU": float(cpus), "GPU": float(gpus)}
     if kind == "function" and base in ("fifo", "asha"):  # it never asks for its checkpoint
@@ -133,7 +134,7 @@ def test_a_sweep_ends_or_is_refused_at_its_start(
         tmp_path,
         SCHEDULERS[base](),
         on_pending="auto",
-        trainable=tune.with_resources(Counting, tune.PlacementGroupFactory(bundles)),
+        trainable=tune.with_resources(loop, tune.PlacementGroupFactory(bundles)),
         trials=4,
         executor_class=OnMachine,
         run=False,

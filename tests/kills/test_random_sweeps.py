@@ -21,6 +21,7 @@ import pytest
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.experiment.trial import _TrainingRunMetadata
+from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.schedulers import TrialScheduler
 
 from tests.support.invariants import check_journal
@@ -29,7 +30,9 @@ from tests.support.kills import run_killed
 from tests.support.schedulers import CASES, MODES, every_case, pbt, seed_all, space
 from tests.support.seeds import seeds
 from tests.support.sweeps import Ran, rows_of, sweep
+from tunekit._ray.asking import INQUIRY
 from tunekit.core.events import Exploited, Reported
+from tunekit.core.inquiry import Inquiry
 from tunekit.core.metrics import GENERATION
 from tunekit.core.validation import Attempt
 from tunekit.core.values import finite_number
@@ -60,6 +63,7 @@ class Settings(SimpleNamespace):
         loggers: Whether results are written to files.
         lives: After how many writes each driver is killed, but the last.
         saved_every_s: How often Tune saves its state.
+        asks: The probability that a trial asks for its scores after a report, and perhaps waits.
     """
 
 
@@ -90,6 +94,7 @@ def draw(seed: int, *, kills: int = 0, **fixed: Any) -> Settings:
         end_by=rng.choice(["done", "stop", "stop_metric"]),
         lives=rng.sample(range(5, 300), kills),
         saved_every_s=rng.choice([0.0, float("inf"), float("inf")]),
+        asks=rng.choice([0.0, 0.0, 0.5]),
     )
     vars(settings).update(fixed)
     if settings.on_pending == "wait-reused":
@@ -113,39 +118,59 @@ def quality(version: str, steps: int) -> float:
     return random.Random(version).random() + 0.05 * steps
 
 
+#: What trials were told that is wrong.
+WRONG: list[str] = []
+
+
 class Drawn(tune.Trainable):
     """Its weights are a version, another one after each step; any of its calls may fail."""
 
-    failing = 0.0
+    failing = asks = 0.0
     length: int | None = None
 
     def setup(self, config: dict[str, Any]) -> None:
         self.steps, self.version = 0, "new"
+        # The versions that have led to its weights.
+        self.line: list[str] = []
+        self.owes = False
         # Other ones in each actor, also in those of one trial.
         actors = Path(self.logdir, "actors")
         with actors.open("a") as file:
             file.write("one more\n")
-        self.rng = random.Random(f"{self.trial_id}/{actors.stat().st_size}")
+        name = f"{self.trial_id}/{actors.stat().st_size}"
+        self.rng, self.asker = random.Random(name), random.Random(f"{name}/asks")
 
     def step(self) -> dict[str, Any]:
         self.may_fail()
+        if "told" in vars(self):
+            known = [one.metrics["version"] for one in vars(self).pop("told")]
+            if not {*known} <= {*self.line}:
+                WRONG.append(f"{self.trial_id} was told of other weights than its own")
+        if self.owes and self.asker.random() < self.asks:
+            self.owes = False
+            inquiry = Inquiry(self.asker.random() < 0.7, self.asker.choice([None, 0.5, 3.0]))
+            return {INQUIRY: inquiry, RESULT_DUPLICATE: True}
+        self.owes = True
         former, self.version = self.version, f"{self.rng.getrandbits(64):016x}"
         self.steps += 1
+        self.line.append(self.version)
         done = self.length is not None and self.steps >= self.length
         known = {"version": self.version, "former": former, "lr": self.config["lr"]}
         return {"loss": 1.0, "done": done, **known}
 
     def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
         self.may_fail()
-        return {"version": self.version, "steps": self.steps, "lr": self.config["lr"]}
+        own = {"version": self.version, "steps": self.steps, "lr": self.config["lr"]}
+        return {**own, "line": list(self.line)}
 
     def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.may_fail()
         self.version, self.steps = checkpoint["version"], checkpoint["steps"]
+        self.line, self.owes = list(checkpoint["line"]), False
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.config = new_config
-        self.steps, self.version = 0, "reset"
+        self.steps, self.version, self.line, self.owes = 0, "reset", [], False
         return True
 
     def may_fail(self) -> None:
@@ -190,7 +215,8 @@ def run(folder: Path, seed: int, settings: Settings) -> None:
         return {"accuracy": score}
 
     length = settings.length
-    ends = {"length": length if settings.end_by == "done" else None, "failing": settings.failing}
+    ends = {"length": length if settings.end_by == "done" else None}
+    ends |= {"failing": settings.failing, "asks": settings.asks}
 
     def made(folder: Path, **options: Any) -> Ran:
         box: list[Ran] = []
@@ -233,7 +259,9 @@ def run(folder: Path, seed: int, settings: Settings) -> None:
         return ran
 
     seed_all(seed)
+    WRONG.clear()
     ran, _ = run_killed(folder, made, iter(settings.lives))
+    assert not WRONG
     assert not found_other, "a validation found other content than was reported"
     events = events_in(ran.home)
     check_journal(events)

@@ -33,6 +33,7 @@ from ray.tune.experiment import Experiment, Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher, SearchGenerator
 
+from tunekit._ray.asking import tell
 from tunekit._ray.processes import start_in_order
 from tunekit.core.timing import Clock
 
@@ -256,6 +257,13 @@ class _Handle:
     def __init__(self, instance: tune.Trainable):
         self.instance = instance
 
+    def call(self, function: Callable[..., Any], *args: Any) -> Any:
+        """Call a function with the actor; what a trial is told, each remembers by itself."""
+        if function is tell:
+            self.instance.told = copy.copy(args[0])
+            return None
+        return function(self.instance, *args)
+
     def __getattr__(self, name: str) -> Any:
         method = getattr(self.instance, name)
         return mock.Mock(remote=lambda *args, **kwargs: method(*args, **kwargs))
@@ -330,6 +338,9 @@ class _LocalActors:
             wait = (timeout or 0.1) if due is None else due - self._clock.monotonic()
             if TuneController.is_finished(self._sweep.controller):  # without the validations
                 wait = min(wait, timeout or 0.1)  # the sweep waits for its end step by step
+            inquiries = getattr(self._sweep.controller, "inquiries", None)
+            if inquiries is not None and inquiries.pending:  # one may time out
+                wait = min(wait, timeout or 0.1)
             self._clock.sleep(max(wait, 1e-6))
             return False
         at, _, event = heapq.heappop(self._events)
@@ -406,7 +417,8 @@ class _LocalActors:
         if tracked_actor not in self._live_actors_to_ray_actors_resources:
             return None  # requested but not started; only its removal can follow
         handle, _ = self._live_actors_to_ray_actors_resources[tracked_actor]
-        method = getattr(handle.instance, method_name)
+        instance = handle.instance
+        method = handle.call if method_name == "__ray_call__" else getattr(instance, method_name)
         task = _Task(lambda: method(*args, **(kwargs or {})), on_result, on_error)
         if method_name == "stop":
             return task

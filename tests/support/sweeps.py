@@ -12,12 +12,15 @@ from typing import Any
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback
+from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunekit
 from tests.support.fakes import FakeClock, FakeExecutor
 from tests.support.journals import read, scores_of
 from tests.support.local_sweep import LocalSweep, index_of
+from tunekit._ray.asking import INQUIRY
+from tunekit.core.inquiry import Inquiry
 from tunekit.core.metrics import GENERATION
 from tunekit.core.shares import Shares
 from tunekit.core.validation import Attempt
@@ -75,6 +78,38 @@ class Counting(tune.Trainable):
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.setup(new_config)
         return True
+
+
+#: What trials were told: ``(trial ID, iteration, [(iteration, status, score), ...])``.
+ANSWERS: list[tuple[str, int, list[tuple[int, str, float | None]]]] = []
+
+
+class Asking(Counting):
+    """Asks for its scores after each of its reports, in the middle of an iteration."""
+
+    inquiry = Inquiry(blocks=True)
+    told: list[Any]
+
+    def setup(self, config: dict[str, Any]) -> None:
+        super().setup(config)
+        self.owes = False
+
+    def step(self) -> dict[str, Any]:
+        if self.owes:
+            self.owes = False
+            return {INQUIRY: self.inquiry, RESULT_DUPLICATE: True}
+        if "told" in vars(self):
+            self.heard(vars(self).pop("told"))
+        result, self.owes = super().step(), True
+        return result
+
+    def heard(self, told: list[Any]) -> None:
+        """Note what it was told."""
+        answer = [
+            (one.metrics["training_iteration"], one.status.value, one.metrics.get("accuracy"))
+            for one in told
+        ]
+        ANSWERS.append((self.trial_id, self.steps, answer))
 
 
 class Endless(Counting):

@@ -97,6 +97,7 @@ tunekit.get_validation_context
         *("_ray", "core", "errors", "journal", "messages", "training", "validating", "version"),
     }
     assert {name for name in modules if name.startswith("tunekit._ray.")} == {
+        "tunekit._ray.asking",
         "tunekit._ray.compat",
         "tunekit._ray.functions",
         "tunekit._ray.overrides",

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -307,6 +308,45 @@ def given_saving(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch)
     assert len(reports) == 20 and {"weight", "bias"} == torch.load(folder / "model.pt").keys()
 
 
+def with_optimizer(config):
+    model, _, epoch = build(config)
+    return model, torch.optim.SGD(model.parameters(), 0.1), epoch
+
+
+def given_scores(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The accuracy does not rise; the third checkpoint was not validated, the newest is pending."""
+    status = ray.train.ReportedCheckpointStatus
+    reported: list[ray.train.ReportedCheckpoint] = []
+    logged: dict[int, float] = {}
+
+    def report(metrics: dict[str, float]) -> None:
+        names["saved"] = Path(folder, str(len(reported)))
+        names["saved"].mkdir()
+        savers[-1](names["saved"])
+        for one in reported[-1:]:
+            one.status = status.VALIDATED if len(reported) != 3 else status.COMMITTED
+            if one.status is status.VALIDATED:
+                one.metrics["accuracy"] = 0.5
+        checkpoint = ray.train.Checkpoint(str(names["saved"]))
+        row = {**metrics, "training_iteration": len(reported) + 1}
+        reported.append(ray.train.ReportedCheckpoint(checkpoint, row, status.PENDING_VALIDATION))
+
+    savers: list[Any] = []
+    names.update(build=with_optimizer, train_epoch=count)
+    names["run"] = SimpleNamespace(log=lambda row, step: logged.update({step: row["accuracy"]}))
+    patch.setattr(tunekit, "checkpoint_with", savers.append)
+    patch.setattr(tune, "report", report)
+    patch.setattr(tunekit, "get_all_reported_checkpoints", lambda *mode: reported)
+    yield
+    names["train"]({})
+    assert logged == {n: 0.5 for n in range(1, len(reported)) if n != 3}
+    yield
+    model, *_ = build({})
+    names["averaged"](model, most=2)
+    states = [torch.load(f"{one.checkpoint.path}/model.pt") for one in reported[-3:-1]]
+    assert torch.equal(model.weight, (states[0]["weight"] + states[1]["weight"]) / 2)
+
+
 def given_pbt(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """The sweep has run: some trials were overwritten."""
     yield
@@ -404,6 +444,7 @@ Given = Callable[[dict[str, Any], Path, pytest.MonkeyPatch], Iterator[None]]
 # of them, to look what came of it.
 GIVEN: dict[str, Given] = {
     "Saving": given_saving,
+    "Scores in the training loop": given_scores,
     "Validating": given_context,
     "When a validation fails": given_digits,
     "Load once": given_evaluator,

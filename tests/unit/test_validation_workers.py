@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 from ray.train.torch import TorchTrainer
 
 from tunekit._ray import workers
-from tunekit._ray.worker_group import Begun, Finished, TrialWorkerGroup, _Link
-from tunekit._ray.workers import TAG, Assignment, _Post
+from tunekit._ray.worker_group import Asked, Begun, Finished, TrialWorkerGroup, _Link
+from tunekit._ray.workers import TAG, Assignment, WorkerInquiry, _Post
+from tunekit.core.inquiry import Inquiry
 from tunekit.core.training_loops import WorkerAction, WorkerInbox, may_return
 from tunekit.core.values import Raised
 
@@ -262,3 +263,90 @@ def test_a_permission_is_never_taken_back():
     inbox.assigned(1, upto=2)
     inbox.allowed(1, upto=1)
     assert inbox.action(1, report=2) is WorkerAction.CONTINUE
+
+
+# What loops ask ----------------------------------------------------------------------------------
+
+
+def asked(link: _Link, *inquiries: WorkerInquiry | None, begun: int = 1) -> list[Any]:
+    """Poll workers that ask, and return what the trial is asked."""
+    statuses = [
+        SimpleNamespace(stage=(1, False), begun=begun, inquiry=inquiry) for inquiry in inquiries
+    ]
+    known = SimpleNamespace(worker_statuses=dict(enumerate(statuses)))
+    link.after_worker_group_poll_status(known)  # type: ignore[arg-type]
+    events = [link._events.get_nowait()[1] for _ in range(link._events.qsize())]
+    return [event.inquiry for event in events if isinstance(event, Asked)]
+
+
+def reported(link: _Link, number: int = 1) -> None:
+    own = SimpleNamespace(checkpoint="c", validation=False)
+    link.after_report(own, [{TAG: (1, number, False)} for _ in range(2)])  # type: ignore[arg-type]
+
+
+WAITS = Inquiry(blocks=True)
+FIRST = WorkerInquiry(1, reports=1, asked=1, inquiry=WAITS)
+
+
+def test_loop_asks_after_its_reports_and_ranks_that_ask_the_same_get_the_same_answer():
+    link, group = linked()
+    assert asked(link, FIRST, None) == [], "its report has not been passed on"
+    reported(link)
+    assert asked(link, FIRST, None) == [WAITS]
+    assert asked(link, FIRST, FIRST) == [], "it is asked once"
+    link.answer(["c1"])
+    assert group.told[-1] == ("answer", FIRST, ["c1"])
+    group.told.clear()
+    assert asked(link, None, FIRST) == [] and group.told == [("answer", FIRST, ["c1"])]
+    second = FIRST._replace(asked=2)
+    assert asked(link, second, None) == [WAITS]
+
+
+def test_answer_that_comes_after_the_workers_have_restarted_is_dropped():
+    link, group = linked()
+    reported(link)
+    assert asked(link, FIRST, FIRST) == [WAITS]
+    link.before_worker_group_shutdown(group)  # type: ignore[arg-type]
+    link.after_worker_group_training_start(group)  # type: ignore[arg-type]
+    group.told.clear()
+    link.answer(["c1"])
+    assert group.told == []
+
+
+@pytest.mark.parametrize(
+    ("other", "begun", "expected"),
+    [
+        (FIRST, 1, [WAITS]),
+        (None, 1, []),  # it may still ask
+        (None, 2, [Inquiry()]),  # it waits in its next report for the one that asks
+    ],
+)
+def test_workers_that_validate_together_wait_for_scores_together(other, begun, expected):
+    link, _ = linked(in_workers=True, by_all=True)
+    reported(link)
+    assert asked(link, FIRST, other, begun=begun) == expected
+
+
+def test_worker_that_asks_is_answered_or_leaves():
+    post = _Post()
+    post.assign(Assignment(1, None, None, "token"), 5)  # type: ignore[arg-type]
+    post.next_assignment()
+    found: list[Any] = []
+
+    def ask() -> None:
+        try:
+            found.append(post.ask(1, 0, WAITS))
+        except workers._Leave:
+            found.append("left")
+
+    for act in (
+        lambda: post.answer(WorkerInquiry(1, 0, 1, WAITS), ["c1"]),
+        lambda: post.assign(Assignment(2, None, None, "token"), 0),  # type: ignore[arg-type]
+    ):
+        thread = threading.Thread(target=ask)
+        thread.start()
+        post.wait_until_blocked()
+        post.answer(WorkerInquiry(1, 0, 7, WAITS), ["of another"])
+        act()
+        thread.join()
+    assert found == [["c1"], "left"]

@@ -8,6 +8,7 @@ from ray.train._internal.session import _TrainingResult
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
+from tunekit._ray.asking import INQUIRY
 from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, can_be_resumed, can_be_saved
 
 
@@ -45,6 +46,8 @@ class Capabilities:
         return self._schedule(*args, on_result=own, **known)
 
     def _read(self, trial: Trial, report: dict[str, Any], *, saved: bool) -> None:
+        if INQUIRY in report:
+            return
         if report.pop(HAS_ASKED, False):
             self._asked.add(trial.trial_id)
         if report.pop(CAN_SAVE, False):

@@ -41,10 +41,13 @@ NEEDED = {
     ),
     "ray.air.execution._internal.event_manager:RayEventManager": "discard_future track_future",
     "ray.core.generated.gcs_pb2": "ActorTableData",
-    "ray.train": "ValidationConfig ValidationTaskConfig",
+    "ray.train": (
+        "CheckpointConsistencyMode ReportedCheckpoint ReportedCheckpointStatus ValidationConfig "
+        "ValidationTaskConfig"
+    ),
     "ray.train._internal.checkpoint_manager": "_CheckpointManager.register_checkpoint",
     "ray.train._internal.session": "_FutureTrainingResult get_session _TrainingResult",
-    "ray.train._internal.session:_TrainSession": "get_state set_state",
+    "ray.train._internal.session:_TrainSession": "get_state _report_training_result set_state",
     "ray.train._internal.storage": "_delete_fs_path",
     "ray.train._internal.storage:StorageContext": (
         "persist_current_checkpoint _update_checkpoint_index"
@@ -111,7 +114,7 @@ NEEDED_BY_TRAINERS = {
     "ray.train.v2._internal.execution.storage": "StorageContext.make_default_checkpoint_dir_name",
     "ray.train.v2._internal.execution.train_fn_utils": "get_train_fn_utils set_train_fn_utils",
     "ray.train.v2._internal.execution.train_fn_utils:DistributedTrainFnUtils": (
-        "get_checkpoint report"
+        "get_all_reported_checkpoints get_checkpoint report"
     ),
     "ray.train.v2._internal.execution.training_report": "_TrainingReport",
     "ray.train.v2._internal.execution.worker_group": "WorkerGroupPollStatus",

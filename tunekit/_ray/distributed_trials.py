@@ -28,9 +28,11 @@ from ray.tune.result import (
     TRAINING_ITERATION,
 )
 
+from tunekit._ray.asking import INQUIRY, pass_on_by
 from tunekit._ray.checkpoints import delete_checkpoint
 from tunekit._ray.functions import HAS_ASKED
 from tunekit._ray.worker_group import (
+    Asked,
     Begun,
     Ended,
     Finished,
@@ -121,8 +123,9 @@ class _DistributedTrial(tune.Trainable):
     source: Any
     #: The number of undecided reports that workers may return from.
     ahead = 1
-    #: Whether the sweep validates checkpoints, and whether workers do so while training waits.
-    validates = validates_in_workers = False
+    #: Whether the sweep validates checkpoints, whether workers do so while training waits, and
+    #: whether all of them together.
+    validates = validates_in_workers = validates_by_all = False
     # The workers, and the trainer that they were started for.
     _workers: TrialWorkerGroup | None = None
     _group_of: DataParallelTrainer | None = None
@@ -130,6 +133,8 @@ class _DistributedTrial(tune.Trainable):
     # The undecided report, and its checkpoint until that is saved.
     _report: Report | None = None
     _unsaved: Any = None
+    # The answer to what the workers have asked.
+    _told: list[Any] | None = None
 
     @classmethod
     def validate(cls, *, wait: bool) -> None:
@@ -137,9 +142,13 @@ class _DistributedTrial(tune.Trainable):
         cls.validates, cls.ahead = True, 0 if wait else 1
 
     @classmethod
-    def host_validations(cls) -> None:
-        """Make workers wait in each report with a checkpoint, in case they have to validate it."""
-        cls.validates_in_workers = True
+    def host_validations(cls, *, by_all: bool) -> None:
+        """Make workers wait in each report with a checkpoint, in case they have to validate it.
+
+        Args:
+            by_all: Whether all workers validate together.
+        """
+        cls.validates_in_workers, cls.validates_by_all = True, by_all
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
@@ -148,6 +157,7 @@ class _DistributedTrial(tune.Trainable):
     # Called by Tune ----------------------------------------------------------------------------
 
     def setup(self, config: dict[str, Any]) -> None:
+        pass_on_by(self._receive_answer)
         self._assigned = False
         self._begin_at, self._begin_after = self.config.get("resume_from_checkpoint"), 0
         self._report, self._unsaved = None, None
@@ -177,11 +187,16 @@ class _DistributedTrial(tune.Trainable):
     def step(self) -> dict[str, Any]:
         if self._workers is None or not self._assigned:
             self._workers = self._assign()
+        elif self._told is not None:
+            self._workers.answer(self._told)
         elif self._report is not None:
             self._workers.decided(self._report)
+        self._told = None
         event = self._workers.next_event()
-        while not isinstance(event, (Report, Finished, Ended)):
+        while not isinstance(event, (Report, Asked, Finished, Ended)):
             event = self._workers.next_event()
+        if isinstance(event, Asked):
+            return {INQUIRY: event.inquiry, RESULT_DUPLICATE: True}
         if isinstance(event, Ended):
             self._workers = None
             raise event.error or DistributedTrialError("The workers of the trial have ended.")
@@ -202,6 +217,10 @@ class _DistributedTrial(tune.Trainable):
             result[HAS_ASKED] = True
         self._last_metrics = result
         return result
+
+    def _receive_answer(self, reported: list[Any]) -> None:
+        """Handle the answer to what workers have asked; they get it with the next step."""
+        self._told = reported
 
     def save(self, checkpoint_dir: str | None = None) -> _TrainingResult:
         checkpoint, self._unsaved = self._unsaved, None
@@ -268,6 +287,7 @@ class _DistributedTrial(tune.Trainable):
                 ahead=self.ahead,
                 validates=self.validates,
                 in_workers=self.validates_in_workers,
+                by_all=self.validates_by_all,
             )
             self._group_of = trainer
             workers.assign(*assignment)

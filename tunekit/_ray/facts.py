@@ -93,6 +93,7 @@ class Facts:
             decides_again=again,
             is_saved=saved is not None and saved.metrics.get(TRAINING_ITERATION) == reached,
             has_process=self._tune.processes.has_actor(trial),
+            asks_until=self._tune.inquiries.until(trial),
         )
 
     def _abilities(self, trial: Trial) -> Abilities:

@@ -26,6 +26,7 @@ from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
 
+from tunekit._ray.asking import INQUIRY, ask_by, ask_by_report
 from tunekit._ray.compat import become
 from tunekit._ray.process_state import ProcessState
 from tunekit.core.training_loops import Resumption, format_not_resumed
@@ -113,8 +114,9 @@ class _Checkpointable(FunctionTrainable):
     _handles_checkpoint_at_end = True
     # Whether a resumed function must ask for its checkpoint, however it saves.
     _must_resume = True
-    # Whether HAS_ASKED and CAN_SAVE are added to reports.
+    # Whether HAS_ASKED and CAN_SAVE are added to reports, and a driver answers what it asks.
     _tells = False
+    _last_training_result: Any
 
     def setup(self, config: dict[str, Any]) -> None:
         self._process_state = ProcessState()
@@ -139,6 +141,7 @@ class _Checkpointable(FunctionTrainable):
         session = get_session()
         session.set_state(_SAVER, self._saver)
         _Session.watch(session, self._resumption)
+        ask_by(ask_by_report if self._tells else None)
 
     def load_checkpoint(self, checkpoint_result: _TrainingResult) -> None:
         super().load_checkpoint(checkpoint_result)
@@ -148,7 +151,11 @@ class _Checkpointable(FunctionTrainable):
         self._resumption.resumed()
 
     def step(self) -> dict[str, Any]:
+        reported: Any = self._last_training_result
         result: dict[str, Any] = super().step()
+        if INQUIRY in result:
+            self._last_training_result = reported  # Tune saves it
+            return result
         # A function that has returned without a report has added no row.
         began_anew = RESULT_DUPLICATE not in result and not self._resumption.reported()
         if began_anew and (self._must_resume or self._saver.save is not None):

@@ -14,6 +14,7 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
 
+from tunekit._ray.asking import INQUIRY
 from tunekit.core.metrics import VALIDATION_KEY, sanitize_report
 from tunekit.core.queue import Circumstances, Queue
 from tunekit.core.report import Report, Stage
@@ -70,6 +71,9 @@ class Queues:
         tune, trial_id = self._tune, trial.trial_id
         tune.processes.training.discard(trial)
         for report in result if isinstance(result, list) else [result]:
+            if INQUIRY in report:
+                tune.inquiries.ask(trial, report[INQUIRY])
+                continue
             if RESULT_DUPLICATE in report:  # a function has returned after its last report
                 tune.do(tune.sweep.returned(trial_id, report))
                 continue
@@ -146,14 +150,16 @@ class Queues:
 
     def continue_waiting(self) -> None:
         """Carry out the next actions of trials that wait in their processes, after a change."""
-        waiting, facts = self._tune.waiting, self._tune.facts
+        tune = self._tune
+        waiting, facts = tune.waiting, tune.facts
         moved = waiting.pool.pop_moved()
         if not self.waiting_in_place:
             return
         situation = facts.situation()
         now = waiting.circumstances(situation)
         for trial, then in list(self.waiting_in_place.items()):
-            if then != now or trial.trial_id in moved:
+            asks = tune.inquiries.until(trial) is not None  # perhaps no longer than until now
+            if then != now or trial.trial_id in moved or asks:
                 self._continue_trial(trial, situation, now)
                 if trial not in self.waiting_in_place:
                     situation = facts.situation()

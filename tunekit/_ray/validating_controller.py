@@ -21,6 +21,7 @@ from tunekit._ray.compat import become, check_controller, overriding
 from tunekit._ray.ending_processes import EndingProcesses
 from tunekit._ray.exploits import Exploits
 from tunekit._ray.facts import Facts
+from tunekit._ray.inquiries import Inquiries
 from tunekit._ray.processes import Processes
 from tunekit._ray.processing import Processing, Unscored
 from tunekit._ray.queues import Queues
@@ -92,6 +93,7 @@ class ValidatingController(TuneController):
         self.exploits = Exploits(self, scheduler)
         self.processing = Processing(self, constraints)
         self.queues = Queues(self)
+        self.inquiries = Inquiries(self)
         self._unsaved = {"_unsaved", *vars(self).keys() - saved}
 
     # The sweep ---------------------------------------------------------------------------------
@@ -178,7 +180,8 @@ class ValidatingController(TuneController):
     # Trials train, pause and stop --------------------------------------------------------------
 
     # Tune starts the next iteration at once; here, the rest of the trial's reports come first, and
-    # what is next for a trial whose result is being processed follows afterwards.
+    # what is next for a trial whose result is being processed follows afterwards. A loop that has
+    # asked for its scores is answered before it goes on.
     def _schedule_trial_train(self, trial: Trial) -> None:
         if trial in self.processing:
             return
@@ -187,6 +190,7 @@ class ValidatingController(TuneController):
             self.queues.advance(trial)
         elif trial not in self.processes.training:
             self.processes.training.add(trial)
+            self.inquiries.answer(trial)
             super()._schedule_trial_train(trial)
 
     # Tune ignores the pause of a trial without an actor; here, it may have released its slot.

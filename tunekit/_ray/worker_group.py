@@ -41,11 +41,14 @@ from tunekit._ray.workers import (
     TAG,
     Assignment,
     TrialWorker,
+    WorkerInquiry,
     allow,
+    answer,
     assign,
     run_assignments,
     side_task,
 )
+from tunekit.core.inquiry import Inquiry
 from tunekit.core.training_loops import Resumption, may_return
 from tunekit.core.values import Raised
 
@@ -93,6 +96,13 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """A loop asks for the trial's checkpoints and their scores."""
+
+    inquiry: Inquiry
+
+
+@dataclass(frozen=True)
 class Finished:
     """The loop has returned in all workers."""
 
@@ -108,7 +118,7 @@ class Ended:
     error: Exception | None
 
 
-Event = Begun | Report | Finished | Ended
+Event = Begun | Report | Asked | Finished | Ended
 
 
 class WorkersLost(Exception):
@@ -129,6 +139,7 @@ class TrialWorkerGroup:
         ahead: The number of undecided reports that workers may return from.
         in_workers: Whether workers validate, and so wait in each report with a checkpoint, however
             large ``ahead`` is.
+        by_all: Whether they validate together.
         validates: Whether a report may request a validation.
         first_bundle: The index of rank 0's bundle in this actor's placement group; the bundles of
             the other ranks follow.
@@ -140,13 +151,14 @@ class TrialWorkerGroup:
         *,
         ahead: int = 0,
         in_workers: bool = False,
+        by_all: bool = False,
         validates: bool = False,
         first_bundle: int = 0,
     ):
         self._trainer, self._first_bundle = trainer, first_bundle
         # Events, each with its assignment.
         self._events: queue.SimpleQueue[tuple[Assignment | None, Event]] = queue.SimpleQueue()
-        self._link = _Link(self._events, ahead, validates, in_workers)
+        self._link = _Link(self._events, ahead, validates, in_workers, by_all)
         self._given: Assignment | None = None
         self._controller: _Controller | None = None
         self._error: Exception | None = None
@@ -180,6 +192,10 @@ class TrialWorkerGroup:
     def decided(self, report: Report) -> None:
         """Record that the trial continues after a report."""
         self._loop.call_soon_threadsafe(self._link.decided, report)
+
+    def answer(self, reported: list[Any]) -> None:
+        """Answer what a loop has asked."""
+        self._loop.call_soon_threadsafe(self._link.answer, reported)
 
     def beside(self, call: Callable[[], Any], *, alone: bool) -> dict[int, Any]:
         """Call a function in the workers while training waits; return its results by rank.
@@ -317,9 +333,10 @@ class _Link(ReportCallback, WorkerGroupCallback):
         ahead: int,
         validates: bool,
         in_workers: bool = False,
+        by_all: bool = False,
     ):
         self._events, self._ahead, self._validates = events, ahead, validates
-        self._in_workers = in_workers
+        self._in_workers, self._by_all = in_workers, by_all
         self.closed = False
         #: The workers; None before they have started and after they have ended.
         self.group: WorkerGroup | None = None
@@ -335,6 +352,12 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self._begun = self._finished = False
         # The newest reports of the assignment that were decided and that lack a checkpoint.
         self._decided = self._clear = 0
+        # The number of reports that were passed on, what each worker asks, what the trial was
+        # asked, and its last answer.
+        self._reported = 0
+        self._statuses: dict[int, Any] = {}
+        self._asked: WorkerInquiry | None = None
+        self._answered: tuple[WorkerInquiry, list[Any]] | None = None
         # The checkpoint and iteration at which restarted workers begin.
         self._checkpoint: Any = None
         self._iteration = 0
@@ -352,6 +375,15 @@ class _Link(ReportCallback, WorkerGroupCallback):
             self._decided = report.report
             self._allow()
 
+    def answer(self, reported: list[Any]) -> None:
+        if self._asked is not None:
+            self._answered, self._asked = (self._asked, reported), None
+            self._send_answer()
+
+    def _send_answer(self) -> None:
+        if self.group is not None and self._answered is not None:
+            self.group.execute_async(answer, *self._answered)
+
     def _allow(self) -> None:
         if self.group is not None:
             self.group.execute_async(allow, self._number, self._upto)
@@ -366,7 +398,8 @@ class _Link(ReportCallback, WorkerGroupCallback):
             return
         self._number += 1
         self._begun = self._finished = False
-        self._decided = self._clear = 0
+        self._decided = self._clear = self._reported = 0
+        self._asked, self._answered = None, None
         self._base, self._resumption = self._iteration, Resumption()
         if self._iteration:
             self._resumption.resumed()
@@ -403,6 +436,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
         elif self._in_workers:
             self._clear = report
             self._allow()
+        self._reported = report
         self._say(
             Report(
                 number=number,
@@ -421,12 +455,43 @@ class _Link(ReportCallback, WorkerGroupCallback):
             # A worker that is slow to answer has no status.
             known = self._stages.get(rank, (0, False))
             self._stages[rank] = max(known, getattr(status, "stage", known))
+            self._statuses[rank] = status
         number, finished = min(self._stages.values())
         if number == self._number > 0:
             self._say_begun()
             if finished and not self._finished:
                 self._finished = True
                 self._say(Finished())
+            self._pass_on_inquiries()
+
+    def _pass_on_inquiries(self) -> None:
+        """Ask the trial what loops ask, one inquiry after another, and answer ranks that follow."""
+        asked = {rank: getattr(one, "inquiry", None) for rank, one in self._statuses.items()}
+        for one in asked.values():
+            if one is None or one.number != self._number or one.reports > self._reported:
+                continue  # its reports come first
+            if self._answered is not None and one == self._answered[0]:
+                self._send_answer()
+            elif self._asked is None and (inquiry := self._together(one, asked)) is not None:
+                self._asked = one
+                self._say(Asked(inquiry))
+
+    def _together(
+        self, one: WorkerInquiry, asked: dict[int, WorkerInquiry | None]
+    ) -> Inquiry | None:
+        """Return what workers ask the trial; None while others have still to ask the same.
+
+        Where they validate together, a score needs all of them, suspended. If some will not ask,
+        the others do not wait for scores.
+        """
+        others = [rank for rank, other in asked.items() if other != one]
+        if not (self._by_all and one.inquiry.blocks and others):
+            return one.inquiry
+        gone = any(
+            self._stages[rank][1] or getattr(self._statuses[rank], "begun", 0) > one.reports
+            for rank in others
+        )
+        return Inquiry() if gone else None
 
     def _say_begun(self) -> None:
         if not self._begun:

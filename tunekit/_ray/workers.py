@@ -21,8 +21,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
+from ray import train
 from ray.train.constants import RAY_CHDIR_TO_TRIAL_DIR
 from ray.train.v2._internal.execution.context import (
     TrainContext,
@@ -39,10 +41,13 @@ from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
+from tunekit._ray.asking import CannotAsk, ask_by
 from tunekit._ray.process_state import ProcessState, release_gpu_memory
 from tunekit._ray.worker_errors import legible_error
+from tunekit.core.inquiry import Inquiry
 from tunekit.core.retention import unique_name
 from tunekit.core.training_loops import WorkerAction, WorkerInbox
+from tunekit.errors import WiringError
 
 #: The key in a report's metrics of the number of its assignment, its own number in that, and
 #: whether the loop has asked for its checkpoint.
@@ -82,6 +87,22 @@ class Assignment:
     run: str
 
 
+class WorkerInquiry(NamedTuple):
+    """What a worker asks. Ranks that ask at the same place in their loops ask the same.
+
+    Attributes:
+        number: The number of the assignment.
+        reports: The number of reports before it.
+        asked: The number of inquiries in the assignment, including this one.
+        inquiry: What it asks.
+    """
+
+    number: int
+    reports: int
+    asked: int
+    inquiry: Inquiry
+
+
 class _Leave(BaseException):
     """Leave the user's training loop for another assignment."""
 
@@ -97,6 +118,12 @@ class _Post:
         self._until: Callable[[], object] | None = None
         #: The newest assignment that has begun, and whether its loop has returned or was left.
         self.stage = (0, False)
+        #: How many reports of it the loop has begun.
+        self.reports = 0
+        #: What the loop asks, until that is answered.
+        self.inquiry: WorkerInquiry | None = None
+        self._answer: list[Any] = []
+        self._asked = 0
 
     def assign(self, assignment: Assignment, upto: int) -> None:
         with self._changed:
@@ -122,6 +149,7 @@ class _Post:
             self._block(lambda: self._assignments)
             assignment = self._assignments.popleft()
             self.stage = assignment.number, False
+            self.reports, self._asked = 0, 0
             return assignment
 
     def reported(self, number: int, report: int) -> None:
@@ -134,6 +162,28 @@ class _Post:
             self._block(lambda: self._inbox.action(number, report) is not WorkerAction.WAIT)
             if self._inbox.action(number, report) is WorkerAction.LEAVE:
                 raise _Leave
+
+    def ask(self, number: int, reports: int, inquiry: Inquiry) -> list[Any]:
+        """Block until the trial has answered.
+
+        Raises:
+            _Leave: If the worker must begin another assignment.
+        """
+        with self._changed:
+            self._asked += 1
+            self.inquiry = WorkerInquiry(number, reports, self._asked, inquiry)
+            leaves = partial(self._inbox.leaves, number)
+            self._block(lambda: self.inquiry is None or leaves())
+            answered, self.inquiry = self.inquiry is None, None
+            if not answered:
+                raise _Leave
+            return self._answer
+
+    def answer(self, inquiry: WorkerInquiry, reported: list[Any]) -> None:
+        with self._changed:
+            if inquiry == self.inquiry:
+                self.inquiry, self._answer = None, reported
+                self._changed.notify_all()
 
     def ended(self, number: int) -> None:
         """Record that the loop has returned, or was left."""
@@ -166,6 +216,11 @@ def assign(assignment: Assignment, upto: int) -> None:
 def allow(number: int, upto: int) -> None:
     """Allow this worker to return from its first ``upto`` reports; called on it by the trial."""
     _post.allow(number, upto)
+
+
+def answer(inquiry: WorkerInquiry, reported: list[Any]) -> None:
+    """Answer this worker, if this is what it asks; called on it by the trial."""
+    _post.answer(inquiry, reported)
 
 
 def side_task(worker: Any, call: Callable[[], Any], alone: bool, thread_context: Any) -> Any:
@@ -227,13 +282,16 @@ class TrialWorker(RayTrainWorker):
     def poll_status(self) -> WorkerStatus:
         """Return Ray's status with a ``stage``: the newest assignment, and whether it is done.
 
-        It is done once its loop has ended and all of its reports have been collected.
+        It is done once its loop has ended and all of its reports have been collected. ``begun`` is
+        the number of reports that the loop has begun, and ``inquiry`` what it asks, if it does.
         """
         _post.wait_until_blocked(_POLL_S)  # a report is noticed immediately
         number, ended = _post.stage  # read before the queue, so that its reports come first
+        begun, inquiry = _post.reports, _post.inquiry
         status = super().poll_status()
         empty = get_train_context().execution_context.result_queue.empty()
         status.stage = number, ended and empty and status.training_report is None
+        status.begun, status.inquiry = begun, inquiry
         return status
 
 
@@ -257,6 +315,7 @@ class _Utils(DistributedTrainFnUtils):
         **options: Any,
     ) -> None:
         self._reports += 1
+        _post.reports = self._reports
         # Of the names, rank 0's is used.
         name = checkpoint_dir_name or StorageContext.make_default_checkpoint_dir_name()
         name = unique_name(name, self._run, self._reports)
@@ -264,12 +323,27 @@ class _Utils(DistributedTrainFnUtils):
         super().report(tagged, checkpoint, name, *args, **options)
         _post.reported(self._number, self._reports)
 
-    def get_all_reported_checkpoints(self, *args: Any, **options: Any) -> Any:
-        raise NotImplementedError(
-            "ray.train.get_all_reported_checkpoints() is not available in a Tune trial, because "
-            "Tune has the trial's checkpoints and their scores, not the workers. Read them from "
-            "the Result that tuner.fit() returns."
-        )
+    def get_all_reported_checkpoints(
+        self,
+        consistency_mode: Any = train.CheckpointConsistencyMode.VALIDATED,
+        timeout_s: float | None = None,
+    ) -> list[Any]:
+        blocks = consistency_mode is train.CheckpointConsistencyMode.VALIDATED
+        try:
+            return self.ask(Inquiry(blocks, timeout_s))
+        except CannotAsk:
+            raise WiringError(
+                "ray.train.get_all_reported_checkpoints() needs a sweep that validates: pass "
+                "validation_config= to tunekit.Tuner."
+            ) from None
+
+    def ask(self, inquiry: Inquiry) -> list[Any]:
+        """Ask the trial, and so the driver."""
+        context = get_train_context()
+        if not context.has_validation_fn:
+            raise CannotAsk
+        context.checkpoint_upload_threadpool.submit(int).result()  # uploads are reported first
+        return _post.ask(self._number, self._reports, inquiry)
 
 
 class _SideUtils(DistributedTrainFnUtils):
@@ -280,6 +354,9 @@ class _SideUtils(DistributedTrainFnUtils):
 
     def get_checkpoint(self) -> Any:
         return None
+
+    def get_all_reported_checkpoints(self, *args: Any, **options: Any) -> list[Any]:
+        return []
 
 
 def run_assignments(train_loop: Callable[..., Any], loop_context: Any) -> None:
@@ -307,7 +384,9 @@ def _train(train_loop: Callable[..., Any], loop_context: Any, assignment: Assign
     """Run the user's training loop on an assignment, until it returns or is left."""
     context = get_train_context()
     _begin(context, assignment)
-    set_train_fn_utils(_Utils(assignment))
+    utils = _Utils(assignment)
+    set_train_fn_utils(utils)
+    ask_by(utils.ask)
     loop = construct_train_func(
         train_loop, config=assignment.run_context.train_loop_config, train_func_context=loop_context
     )

@@ -213,6 +213,7 @@ def what_next(
     decides_again: bool = True,
     can_host: bool = False,
     can_release: bool = False,
+    asks: bool = False,
 ) -> Next:
     """Return what a trial does while its reports wait for their scores.
 
@@ -232,6 +233,8 @@ def what_next(
         decides_again: Whether the scheduler can use the score of a later report of the trial.
         can_host: Whether its validations can run in its process, and none runs elsewhere.
         can_release: Whether another trial can use its process or slot, and it can be resumed later.
+        asks: Whether its loop waits for all its scores, in the middle of an iteration, which would
+            be lost with its process.
 
     Example:
         >>> queue = Queue()
@@ -256,7 +259,7 @@ def what_next(
     resumable = queue.resumable or queue.saves
     if not queue.over:
         decisions = queue.decisions
-        if now.on_pending == "wait":
+        if asks or now.on_pending == "wait":
             waits = any(
                 report.wants is Wants.SCORE and report.stage is not Stage.READY for report in queue
             )
@@ -268,5 +271,5 @@ def what_next(
             waits = decisions > 0 and not (hedges and decides_again)
         if not waits:
             return Next.TRAIN
-    away = now.exclusive or (can_release and now.others_wait)
+    away = now.exclusive or (can_release and now.others_wait and not asks)
     return Next.RELEASE if away and queue.resumable and not queue.saves else Next.WAIT

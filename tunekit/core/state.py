@@ -33,7 +33,7 @@ from tunekit.core.events import (
 from tunekit.core.lineage import Ancestry
 from tunekit.core.metrics import ITERATION, flat_items, metric_of
 from tunekit.core.retention import Leases, clone_holder, scheduler_holder
-from tunekit.core.validation import FAILED, ValidationKey
+from tunekit.core.validation import FAILED, Status, ValidationKey
 from tunekit.core.values import finite_number
 
 # The decisions that invalidate what a trial has reported since.
@@ -176,6 +176,10 @@ class History:
                 if not self.names.get(name):
                     self.names[name] = finite_number(value) is not None
 
+    def score_at(self, key: ValidationKey) -> Mapping[str, Any] | None:
+        """Return the score of an iteration's newest run; None if it has none."""
+        return self._scores.get(key.trial_id, {}).get(key.place)
+
     def scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
         """Yield ``((generation, iteration), metrics)`` of validated iterations, in order."""
         return iter(sorted(self._scores.get(trial_id, {}).items(), key=lambda one: one[0]))
@@ -213,6 +217,8 @@ class SweepState:
     #: Those whose validations have failed since the last success. The function may be broken, so a
     #: restored sweep requests them again.
     suspect: dict[str, RecordedReport] = field(default_factory=dict)
+    #: How the newest validations ended that have no score, by the validations' names.
+    unscored_ends: dict[str, str] = field(default_factory=dict)
     #: The number of ended validations by status.
     counts: Counter[str] = field(default_factory=Counter)
     #: The total time that validations ran, in seconds.
@@ -312,6 +318,7 @@ class SweepState:
             report = RecordedReport(
                 reported, ValidationKey(event.trial_id, *event.place, event.run)
             )
+        self.unscored_ends.pop(event.id, None)
         report.requested, report.ended = event, None
         self.unfinished[event.id] = report
 
@@ -321,6 +328,8 @@ class SweepState:
             return  # it was not requested
         report.ended = event
         self.counts[event.status] += 1
+        if not event.validated:
+            self.unscored_ends[event.id] = event.status
         self.ran_s += event.ran_s
         if event.status in FAILED and self.history.is_newest(report.key):
             self.suspect[event.id] = report
@@ -341,6 +350,24 @@ class SweepState:
         self.leases.release(scheduler_holder(trial_id))
 
     # Queries -----------------------------------------------------------------------------------
+
+    def outcome_of(self, key: ValidationKey) -> str | None:
+        """Return how a validation ended, a status; None if it was not requested or has not ended.
+
+        Example:
+            >>> state = SweepState.after([
+            ...     CheckpointSaved(trial_id="a", id="a:0:1:1", iteration=1, validates=True),
+            ...     ValidationEnded(id="a:0:1:1", status="failed"),
+            ... ])
+            >>> state.outcome_of(ValidationKey("a", 0, 1, 1)), state.outcome_of(
+            ...     ValidationKey("a", 0, 2, 1)
+            ... )
+            ('failed', None)
+        """
+        if (name := str(key)) in self.unfinished:
+            return None
+        scored = self.history.is_newest(key) and self.history.score_at(key) is not None
+        return Status.VALIDATED.value if scored else self.unscored_ends.get(name)
 
     @property
     def knows_names(self) -> bool:

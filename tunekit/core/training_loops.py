@@ -148,6 +148,10 @@ class WorkerInbox:
         if number == self.newest:
             self._upto[number] = max(self._upto[number], upto)
 
+    def leaves(self, number: int) -> bool:
+        """Return whether a worker that has not reported leaves an assignment."""
+        return number != self.newest
+
     def action(self, number: int, report: int) -> WorkerAction:
         """Return the action of a worker after its ``report``-th report of an assignment."""
         if report <= self._upto.get(number, 0):

@@ -79,6 +79,8 @@ class WaitingTrial(NamedTuple):
         decides_again: Whether the scheduler can use the score of a later report.
         is_saved: Whether the newest of its reports that Tune has processed is saved.
         has_process: Whether it has a process: it has not released its slot.
+        asks_until: Until when its loop waits for all its scores, in the middle of an iteration, in
+            seconds; None if it does not.
     """
 
     trial_id: str
@@ -87,6 +89,7 @@ class WaitingTrial(NamedTuple):
     decides_again: bool = True
     is_saved: bool = False
     has_process: bool = True
+    asks_until: float | None = None
 
 
 @dataclass(frozen=True)
@@ -169,7 +172,8 @@ class Waiting:
         what, commands = self.what(trial, now, time), list[Command]()
         if what is Next.TRAIN:
             commands += self._waited(trial_id, time)
-            self.starts.trains(trial_id, time)
+            if trial.asks_until is None:  # otherwise, it is in the middle of an iteration
+                self.starts.trains(trial_id, time)
         else:
             self._since.setdefault(trial_id, time)
         if what is Next.RELEASE:
@@ -191,16 +195,20 @@ class Waiting:
             time: The time, in seconds.
             elsewhere: Whether its validations will run elsewhere.
         """
+        process, until = self._process(trial, now), trial.asks_until
+        if until is not None and process is Process.FREE and (until <= time or trial.queue.saves):
+            return Next.WAIT if trial.queue.saves else Next.TRAIN
         wait = self._wait(trial.trial_id, now.typical, time)
         elsewhere = elsewhere or self.pool.decides_elsewhere(trial.trial_id)
         return what_next(
             trial.queue,
             now,
-            self._process(trial, now),
+            process,
             wait,
             decides_again=trial.decides_again,
             can_host=self._can_host(trial.can) and not elsewhere,
             can_release=self._can_release(trial.can, wait, reuses=now.reuses),
+            asks=until is not None,
         )
 
     @property
@@ -364,7 +372,7 @@ class Waiting:
         """Release the slot of the first waiting trial if waiting trials starve validations.
 
         Otherwise, all trials would wait for scores while the validations wait for the trials'
-        resources.
+        resources. A trial that only waits because its loop asks trains on if it cannot resume.
 
         Args:
             situation: The situation of the sweep.
@@ -376,7 +384,7 @@ class Waiting:
         now = situation.now
         first = min(in_place, key=lambda trial: self._since.get(trial.trial_id, now))
         if not first.queue.resumable:
-            return []
+            return [] if first.asks_until is None else [Train(first.trial_id)]
         self._relieved.add(first.trial_id)
         self.pool.relieved(now)
         return [NotifyStarved(first.trial_id, processes)]

@@ -60,7 +60,8 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
     waits = validation.config.on_pending != "continue"
     themselves = waits and validation.executor.fits_in(validation.shares.processes(bundles))
     if themselves and have_workers:
-        settings.trainable.host_validations()
+        by_all = bool(getattr(validation.config.fn, "bundles", ()))
+        settings.trainable.host_validations(by_all=by_all)
     if validation.config.where == "trial" and not themselves:
         problems.add(
             f"where='trial' needs a trial with the resources that a validation takes in one "

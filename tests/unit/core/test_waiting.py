@@ -56,6 +56,13 @@ def kinds(commands) -> list[type]:
         (pending(can=RESUMES), Situation(leaving={"a"}), [Release]),
         (pending(can=RESUMES, saved=False), Situation(leaving={"a"}), [Stay]),
         (pending(), Situation(leaving={"a"}), [Train]),
+        # Its loop waits in the middle of an iteration, which would be lost with its process.
+        (pending(asks_until=9.0), Situation(), [Stay]),
+        (pending(asks_until=9.0), Situation(now=9.0), [Train]),
+        (pending(asks_until=0.0, saved=False), Situation(now=9.0), [Stay]),
+        (pending(asks_until=9.0, can=RESUMES), Situation(others_wait=True, reuses=True), [Stay]),
+        (pending(asks_until=9.0, can=RESUMES), Situation(leaving={"a"}), [Release]),
+        (WaitingTrial("a", Queue(), asks_until=9.0), Situation(), [Train]),
     ],
 )
 def test_trial_trains_waits_or_releases_its_slot(trial, situation, expected):
@@ -170,3 +177,14 @@ def test_first_waiting_trial_releases_its_slot_if_all_starve_validations(now, pr
     if relieved:
         assert kinds(waiting.next(trials[0], situation)) == [Release]
         assert waiting.relieve(situation, trials, processes) == []
+
+
+def test_trial_that_starves_validations_only_because_its_loop_asks_trains_on():
+    """It cannot resume, so that its slot cannot be released."""
+    waiting = machine(requests="a", most=1)
+    trial = pending("a", saved=False, asks_until=float("inf"))
+    waiting.pool.start(0, 0.0)
+    waiting.pool.set_unplaced(1, 0.0)
+    situation = Situation(now=2.0, typical=SHARED)
+    assert waiting.relieve(situation, [trial], 1) == [Train("a")]
+    assert waiting.relieve(situation, [trial._replace(asks_until=None)], 1) == []

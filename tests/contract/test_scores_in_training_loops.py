@@ -1,0 +1,126 @@
+"""A training loop asks for its scores, and may wait for them in the middle of an iteration."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import train
+
+from tests.support.schedulers import CASES, asha, every_case, pbt, seed_all, space
+from tests.support.sweeps import ANSWERS, Asking, Ran, index_of, quality, sweep
+from tunekit.core.inquiry import Inquiry
+
+
+def run(folder: Path, *, base: Any = None, inquiry: Inquiry, **options: Any) -> Ran:
+    """Run a sweep whose loops ask; ``ANSWERS`` has what they were told."""
+    ANSWERS.clear()
+    asks = type("Asks", (Asking,), {"inquiry": inquiry})
+    ran = sweep(folder, base, **{"trainable": asks, "trials": 1, **options})
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    return ran
+
+
+@every_case
+def test_loop_that_waits_gets_all_its_scores_and_its_sweep_ends(tmp_path, name, on_pending):
+    seed_all(1)
+    case = CASES[name]
+    run(
+        tmp_path,
+        base=case.make(tmp_path / "policies"),
+        inquiry=Inquiry(blocks=True),
+        on_pending=on_pending,
+        validation_s=lambda attempt: 2.5,
+        **{"trials": 5, "slots": 5, **case.options()},
+    )
+    # Where nothing fits next to a trial, it is resumed with its scores instead.
+    assert ANSWERS or on_pending == "wait-paused"
+    for trial_id, steps, answer in ANSWERS:
+        assert {status for _, status, _ in answer} == {"VALIDATED"}, (trial_id, steps)
+        assert [iteration for iteration, _, _ in answer] == list(range(1, steps + 1))
+
+
+@pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
+def test_loop_that_does_not_wait_gets_what_is_known(tmp_path, on_pending):
+    run(tmp_path, inquiry=Inquiry(), on_pending=on_pending, validation_s=lambda attempt: 2.5)
+    waits = {"wait": 0, "continue": 3, "auto": 3}[on_pending]
+    for _, steps, answer in ANSWERS:
+        assert [iteration for iteration, _, _ in answer] == list(range(1, steps + 1))
+        pending = [iteration for iteration, status, _ in answer if status != "VALIDATED"]
+        assert len(pending) <= waits
+        for iteration, status, score in answer:
+            assert score == (quality(0, iteration) if status == "VALIDATED" else None)
+
+
+def test_loop_waits_no_longer_than_it_says(tmp_path):
+    ran = run(tmp_path, inquiry=Inquiry(True, timeout_s=0.5), validation_s=lambda attempt: 100.0)
+    assert all(status == "PENDING_VALIDATION" for *_, answer in ANSWERS for _, status, _ in answer)
+    assert len(ANSWERS) == 8 and ran.clock.monotonic() < 9 * (1 + 0.7) + 101
+
+
+@pytest.mark.parametrize("inquiry", [Inquiry(), Inquiry(blocks=True)])
+def test_loop_is_told_how_validations_have_failed(tmp_path, inquiry):
+    def validate(attempt: Any) -> dict[str, float]:
+        if attempt.request.iteration == 2:
+            raise ValueError("fails on purpose")
+        return {"accuracy": 0.5}
+
+    run(
+        tmp_path,
+        inquiry=inquiry,
+        validate=validate,
+        validation_s=lambda attempt: 50.0 if attempt.request.iteration == 3 else 0.1,
+        settings={
+            "task_config": train.ValidationTaskConfig(timeout_s=5.0),
+            "max_retries": 0,
+        },
+    )
+    *_, (_, _, answer) = ANSWERS
+    assert {iteration: status for iteration, status, _ in answer[:4]} == {
+        1: "VALIDATED",
+        2: "VALIDATION_FAILED",
+        3: "VALIDATION_TIMEOUT",
+        4: "VALIDATED",
+    }
+
+
+def test_checkpoints_that_nobody_validates_are_committed(tmp_path):
+    run(tmp_path, inquiry=Inquiry(blocks=True), settings={"when": 3})
+    *_, (_, _, answer) = ANSWERS
+    validated = [iteration for iteration, status, _ in answer if status == "VALIDATED"]
+    assert validated == [3, 6]
+    assert {status for _, status, _ in answer} == {"VALIDATED", "COMMITTED"}
+
+
+def test_clone_is_told_what_led_to_its_weights(tmp_path):
+    """The donor's scores, up to the checkpoint that was cloned, and then its own."""
+    seed_all(3)
+    ran = run(tmp_path, base=pbt(), inquiry=Inquiry(blocks=True), trials=4, slots=4, **space())
+    ancestry = ran.validation.run.state.ancestry
+    number = {trial.trial_id: index_of(trial) for trial in ran.trials}
+
+    def scores(trial_id: str, generation: int, steps: int) -> list[float]:
+        line = [(e.donor_id, e.iteration) for e in ancestry.line(trial_id, generation)]
+        ends = [0, *(end for _, end in line), steps]
+        return [
+            quality(number[of], i)
+            for (of, _), (begin, end) in zip([*line, (trial_id, 0)], pairwise(ends), strict=True)
+            for i in range(begin + 1, end + 1)
+        ]
+
+    told = Counter[int]()
+    for trial_id, steps, answer in ANSWERS:
+        generations = range(ancestry.generation(trial_id) + 1)
+        got = [score for _, _, score in answer]
+        told.update(g for g in generations if scores(trial_id, g, steps) == got)
+        assert any(scores(trial_id, g, steps) == got for g in generations)
+    assert max(told) > 0
+
+
+def test_sweep_decides_as_without_loops_that_ask(tmp_path):
+    plain = sweep(tmp_path / "plain", asha(), trials=6, on_pending="wait")
+    asks = run(tmp_path / "asks", base=asha(), inquiry=Inquiry(), trials=6, on_pending="wait")
+    assert ANSWERS and sorted(asks.heard.results) == sorted(plain.heard.results)
