@@ -75,6 +75,7 @@ EXAMPLES = [
     Example("pytorch", "PyTorch"),
     Example("trainable_class", "a class"),
     Example("transformers", "Transformers"),
+    Example("transformers_search", "`Trainer.hyperparameter_search`"),
     Example("lightning", "Lightning"),
     Example("xgboost", "XGBoost"),
     Example("lightgbm", "LightGBM"),

@@ -136,6 +136,7 @@ NEEDS = {
     "pytorch": ["torch"],
     "trainable_class": ["torch"],
     "transformers": ["transformers", "accelerate"],
+    "transformers_search": ["transformers", "accelerate"],
     "lightning": ["lightning"],
     "lightgbm": ["lightgbm"],
     "rllib": ["gymnasium", "torch"],
