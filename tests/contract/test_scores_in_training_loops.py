@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from ray import train
 
+from tests.support.kills import run_killed
 from tests.support.schedulers import CASES, asha, every_case, pbt, seed_all, space
 from tests.support.sweeps import ANSWERS, Asking, Ran, index_of, quality, sweep
 from tunekit.core.inquiry import Inquiry
@@ -124,3 +125,19 @@ def test_sweep_decides_as_without_loops_that_ask(tmp_path):
     plain = sweep(tmp_path / "plain", asha(), trials=6, on_pending="wait")
     asks = run(tmp_path / "asks", base=asha(), inquiry=Inquiry(), trials=6, on_pending="wait")
     assert ANSWERS and sorted(asks.heard.results) == sorted(plain.heard.results)
+
+
+@pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
+def test_restored_loop_is_told_what_it_reported_before(tmp_path, on_pending):
+    ANSWERS.clear()
+    asks = type("Asks", (Asking,), {"inquiry": Inquiry(blocks=True)})
+
+    def made(folder: Path, **options: Any) -> Ran:
+        own = {"trainable": asks, "trials": 2, "slots": 2, "on_pending": on_pending}
+        return sweep(folder, asha(), run=False, **{**own, **options})
+
+    run_killed(tmp_path, made, iter([25, 40]))
+    assert max(steps for _, steps, _ in ANSWERS) >= 8
+    for _, steps, answer in ANSWERS:
+        assert [iteration for iteration, _, _ in answer] == list(range(1, steps + 1))
+        assert {status for _, status, _ in answer} == {"VALIDATED"}

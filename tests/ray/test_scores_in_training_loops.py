@@ -107,3 +107,26 @@ def test_loop_sees_the_scores_of_all_that_it_has_reported(tmp_path, form, where)
         seen = result.metrics_dataframe["seen"].fillna("").tolist()
         scores = [f"VALIDATED:{n / 10}" for n in range(1, 5)]
         assert seen == [" ".join(scores[:n]) for n in range(4)]
+
+
+def asking_alone(config: dict[str, Any]) -> None:
+    """Each rank asks for itself, after another number of reports; nothing is validated."""
+    rank, seen = train.get_context().get_world_rank(), 0
+    for steps in range(1, 4):
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint = train.Checkpoint.from_directory(folder) if rank == 0 else None
+            train.report({"loss": 1 / steps, "seen": seen}, checkpoint=checkpoint)
+        if steps == 3 - rank:
+            reported = train.get_all_reported_checkpoints()
+            assert [one.metrics for one in reported] == [
+                {"loss": 1 / n, "seen": 0} for n in range(1, steps + 1)
+            ]
+            assert {one.status.value for one in reported} == {"COMMITTED"}
+
+
+def test_trainer_without_validation_gets_what_it_has_committed(tmp_path):
+    alone = TorchTrainer(asking_alone, scaling_config=train.ScalingConfig(num_workers=2))
+    results = tunekit.Tuner(
+        alone, run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0)
+    ).fit()
+    assert not results.errors and results[0].metrics["training_iteration"] == 3

@@ -163,6 +163,8 @@ class _DistributedTrial(tune.Trainable):
         self._report, self._unsaved = None, None
         self._last_metrics: dict[str, Any] = {}
         self._last_result: dict[str, Any] = {}
+        # Iterations, checkpoints and metrics.
+        self._reported: list[tuple[int, Any, dict[str, Any]]] = []
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         self.setup(new_config)
@@ -193,10 +195,12 @@ class _DistributedTrial(tune.Trainable):
             self._workers.decided(self._report)
         self._told = None
         event = self._workers.next_event()
-        while not isinstance(event, (Report, Asked, Finished, Ended)):
+        while not isinstance(event, (Report, Finished, Ended)):
+            if isinstance(event, Asked) and self.validates:
+                return {INQUIRY: event.inquiry, RESULT_DUPLICATE: True}
+            if isinstance(event, Asked):
+                self._workers.answer(self._committed())
             event = self._workers.next_event()
-        if isinstance(event, Asked):
-            return {INQUIRY: event.inquiry, RESULT_DUPLICATE: True}
         if isinstance(event, Ended):
             self._workers = None
             raise event.error or DistributedTrialError("The workers of the trial have ended.")
@@ -207,6 +211,8 @@ class _DistributedTrial(tune.Trainable):
             raise NotResumedError(format_not_resumed(self.trial_name, at, get_checkpoint=ask))
         self._report = event
         self._unsaved = event.checkpoint
+        if event.checkpoint is not None and not self.validates:
+            self._reported.append((event.iteration, event.checkpoint, dict(event.metrics)))
         self._iteration = event.iteration - 1  # lower than before if workers had to restart
         result = dict(event.metrics)
         if event.checkpoint is not None:
@@ -217,6 +223,18 @@ class _DistributedTrial(tune.Trainable):
             result[HAS_ASKED] = True
         self._last_metrics = result
         return result
+
+    def _committed(self) -> list[train.ReportedCheckpoint]:
+        """Return what the trial's process has reported since it started and storage still has.
+
+        Without validation, nothing else knows it.
+        """
+        committed = train.ReportedCheckpointStatus.COMMITTED
+        return [
+            train.ReportedCheckpoint(checkpoint, {**metrics, TRAINING_ITERATION: n}, committed)
+            for n, checkpoint, metrics in self._reported
+            if exists(checkpoint.filesystem, checkpoint.path)
+        ]
 
     def _receive_answer(self, reported: list[Any]) -> None:
         """Handle the answer to what workers have asked; they get it with the next step."""

@@ -12,7 +12,7 @@ from ray.tune.experiment import Trial
 
 from tunekit._ray.asking import asks, tell
 from tunekit.core.inquiry import Inquiry
-from tunekit.core.metrics import GENERATION, ITERATION, RUNS
+from tunekit.core.metrics import GENERATION, ITERATION, RUNS, user_metrics
 from tunekit.core.validation import Status, ValidationKey
 
 _PENDING = train.ReportedCheckpointStatus.PENDING_VALIDATION
@@ -95,8 +95,9 @@ class Inquiries:
             for key, checkpoint, metrics in self._checkpoints(ancestor):
                 if key.generation == generation and key.iteration <= upto:
                     at = (n, key.iteration, key.run)
-                    metrics.pop("config", None)
-                    found[at] = train.ReportedCheckpoint(checkpoint, metrics, self._status(key))
+                    own = {name: metrics[name] for name in user_metrics(metrics)}
+                    own[ITERATION] = key.iteration
+                    found[at] = train.ReportedCheckpoint(checkpoint, own, self._status(key))
         return [found[at] for at in sorted(found)]
 
     def _checkpoints(

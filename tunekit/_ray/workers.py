@@ -41,13 +41,13 @@ from ray.train.v2._internal.execution.worker_group.poll import WorkerStatus
 from ray.train.v2._internal.execution.worker_group.worker import RayTrainWorker
 from ray.train.v2._internal.util import construct_train_func
 
-from tunekit._ray.asking import CannotAsk, ask_by
+from tunekit._ray.asking import ask_by
 from tunekit._ray.process_state import ProcessState, release_gpu_memory
 from tunekit._ray.worker_errors import legible_error
 from tunekit.core.inquiry import Inquiry
+from tunekit.core.metrics import ITERATION
 from tunekit.core.retention import unique_name
 from tunekit.core.training_loops import WorkerAction, WorkerInbox
-from tunekit.errors import WiringError
 
 #: The key in a report's metrics of the number of its assignment, its own number in that, and
 #: whether the loop has asked for its checkpoint.
@@ -329,20 +329,15 @@ class _Utils(DistributedTrainFnUtils):
         timeout_s: float | None = None,
     ) -> list[Any]:
         blocks = consistency_mode is train.CheckpointConsistencyMode.VALIDATED
-        try:
-            return self.ask(Inquiry(blocks, timeout_s))
-        except CannotAsk:
-            raise WiringError(
-                "ray.train.get_all_reported_checkpoints() needs a sweep that validates: pass "
-                "validation_config= to tunekit.Tuner."
-            ) from None
+        found = self.ask(Inquiry(blocks, timeout_s))
+        for reported in found:
+            del reported.metrics[ITERATION]  # Ray Train counts none
+        return found
 
     def ask(self, inquiry: Inquiry) -> list[Any]:
         """Ask the trial, and so the driver."""
-        context = get_train_context()
-        if not context.has_validation_fn:
-            raise CannotAsk
-        context.checkpoint_upload_threadpool.submit(int).result()  # uploads are reported first
+        # Uploads are reported first.
+        get_train_context().checkpoint_upload_threadpool.submit(int).result()
         return _post.ask(self._number, self._reports, inquiry)
 
 
