@@ -1,14 +1,15 @@
-"""Run Ray Tune's own tests with ``tunekit.Tuner`` in place of ``ray.tune.Tuner``.
+"""Run Ray's own tests with ``tunekit.Tuner``: those of its Tuner, and of Train's validation.
 
     python scripts/conformance.py                        # tests of the installed Ray's Git tag
     python scripts/conformance.py --source ~/src/ray     # tests of an existing tree
     python scripts/conformance.py --only test_tuner.py   # some files (for more, see --help)
 
-Without a ``validation_config``, tunekit's Tuner should behave exactly like Ray's. Ray's wheel
-contains no tests, so they are placed next to links to the installed package, and run there twice:
-with Ray's Tuner and with tunekit's (``conformance_plugin.py``). Tests that end differently are run
-again in both ways, because some depend on time. The exit status is 1 if a difference remains that
-is not in ``KNOWN``; ``--write`` puts the sums and the differences into docs/versions.md.
+Without a ``validation_config``, tunekit's Tuner should behave exactly like Ray's; and a trainer
+that validates, like its own ``fit``, as the only trial of a sweep. Ray's wheel contains no tests,
+so they are placed next to links to the installed package, and run there twice: with Ray's Tuner and
+with tunekit's (``conformance_plugin.py``). Tests that end differently are run again in both ways,
+because some depend on time. The exit status is 1 if a difference remains that is not in ``KNOWN``;
+``--write`` puts the sums and the differences into docs/versions.md.
 
 This needs the packages that Ray's tests need: pytest, boto3, moto[server] and ray[rllib].
 """
@@ -31,9 +32,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from scripts.pages import put  # noqa: E402
+
 PAGE = ROOT / "docs/versions.md"
 REPOSITORY = "https://github.com/ray-project/ray"
-TESTS = ("tune/tests", "air/tests", "train/tests", "tests")
+TESTS = ("tune/tests", "air/tests", "train/tests", "train/v2/tests", "tests")
 BOTH = ("stock", "tunekit")
 #: Stands for a test's name if a file could not be imported or pytest did not start.
 ALL = "(all)"
@@ -71,6 +76,8 @@ FILES = (
     "air/tests/test_experiment_restore.py",
     "train/tests/test_new_persistence.py",
     "train/tests/test_tune.py",
+    "train/v2/tests/test_async_checkpointing_validation.py",
+    "train/v2/tests/test_lightning_integration.py",
 )
 SAVES = (
     "With tunekit, `checkpoint_frequency` and `checkpoint_at_end` also work for functions "
@@ -120,10 +127,11 @@ def revision(tree: Path) -> str:
 def overlaid(package: Path, tree: Path, overlay: Path) -> Path:
     """Return a folder for PYTHONPATH: links to the installed Ray, and copies of its tests."""
     ray = overlay / "ray"
-    for folder in (ray, ray / "tune", ray / "air", ray / "train"):
+    copied = [ray, ray / "tune", ray / "air", ray / "train", ray / "train" / "v2"]
+    for folder in copied:
         folder.mkdir(parents=True)
         for found in (package / folder.relative_to(ray)).iterdir():
-            if found.name not in {"tune", "air", "train"} or folder != ray:
+            if folder / found.name not in copied:
                 (folder / found.name).symlink_to(found)
     for name in TESTS:
         if (tree / "python/ray" / name).is_dir():
@@ -249,14 +257,6 @@ def differences(results: list[Compared]) -> tuple[list[str], int]:
     return lines, unknown
 
 
-def written(page: str, lines: list[str]) -> str:
-    """Return the page with a new table between its marks."""
-    begin, end = "<!-- begin: conformance.py -->\n", "<!-- end: conformance.py -->"
-    before, _, rest = page.partition(begin)
-    _, _, after = rest.partition(end)
-    return before + begin + "\n".join(lines) + "\n" + end + after
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -303,7 +303,7 @@ def main() -> int:
     print("\n".join([*about, *rows, *lines]))
     if arguments.write:
         sums = [*rows[:2], rows[-1]]
-        PAGE.write_text(written(PAGE.read_text(), [*about, *sums, *lines]))
+        put(PAGE, "conformance.py", "\n".join([*about, *sums, *lines]))
     if not all(one.count("tunekit", "passed") for one in results):
         print("In some files no test passed, which is inconclusive: see their output (--keep).")
     return 1 if unknown or not any(one.count("tunekit", "passed") for one in results) else 0

@@ -1,9 +1,10 @@
-"""Run Ray Tune's own tests with ``tunekit.Tuner`` (a pytest plugin of ``conformance.py``).
+"""Run Ray's own tests with ``tunekit.Tuner`` (a pytest plugin of ``conformance.py``).
 
 ``CONFORMANCE_TUNER`` selects the Tuner for the tests: ``stock`` or ``tunekit``. In both cases,
 ``tune.run`` passes its settings to that Tuner, so tests written for ``tune.run`` test the Tuner,
-too. ``CONFORMANCE_LOG`` names a file, which receives a line of JSON when a test begins and ends, so
-it is complete even if the process is killed.
+too. With ``tunekit``, ``fit`` of a Ray Train trainer runs a sweep whose only trial is the trainer,
+or continues the one that has its name. ``CONFORMANCE_LOG`` names a file, which receives a line of
+JSON when a test begins and ends, so it is complete even if the process is killed.
 
 A script that a test runs in a separate process imports this module, with the same effect there.
 """
@@ -24,6 +25,8 @@ import ray.tune
 import ray.tune.tune
 from ray import tune
 from ray._common import test_utils
+from ray.train import Result as TrainResult
+from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.experiment import Experiment
 
 STOCK_TUNER, STOCK_RUN = ray.tune.Tuner, ray.tune.run
@@ -79,6 +82,48 @@ def chosen() -> type[tune.Tuner]:
 TUNER = chosen()
 RUN = through(TUNER)
 tune.Tuner, tune.run = TUNER, RUN
+
+
+def fit_in_sweep(trainer: Any) -> Any:
+    """Return the result of a sweep with one trial, in the form that Ray Train gives it."""
+    import tunekit
+    from tunekit.core.metrics import user_metrics
+
+    run_config = trainer.run_config
+    path = os.path.join(
+        run_config.storage_path or os.path.expanduser("~/ray_results"), run_config.name
+    )
+    if tunekit.Tuner.can_restore(path):
+        validation = tunekit.distributed.validation_config_of(trainer)
+        tuner = tunekit.Tuner.restore(
+            path, trainer, resume_errored=True, validation_config=validation
+        )
+    else:
+        tuner = tunekit.Tuner(trainer)
+    results = tuner.fit()
+    if results.errors:
+        raise getattr(results.errors[0], "cause", results.errors[0])
+
+    def own(metrics: dict[str, Any]) -> dict[str, Any]:
+        return {name: metrics[name] for name in user_metrics(metrics)}
+
+    result = results[0]
+    best = [(checkpoint, own(metrics)) for checkpoint, metrics in result.best_checkpoints]
+    newest = next(
+        (metrics for checkpoint, metrics in best if checkpoint == result.checkpoint), None
+    )
+    return TrainResult(
+        metrics=newest,
+        checkpoint=result.checkpoint,
+        error=None,
+        path=result.path,
+        best_checkpoints=best,
+        _storage_filesystem=result.filesystem,
+    )
+
+
+if os.environ["CONFORMANCE_TUNER"] == "tunekit":
+    DataParallelTrainer.fit = fit_in_sweep
 
 
 def without_dashboard(start: Callable[..., Any]) -> Callable[..., Any]:

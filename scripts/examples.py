@@ -24,6 +24,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+from scripts.pages import put  # noqa: E402
+
 FOLDER = ROOT / "docs/frameworks"
 PAGE = ROOT / "docs/migrating.md"
 COMMAND = "python scripts/examples.py --write"
@@ -84,14 +88,11 @@ EXAMPLES = [
 ]
 
 
-def rewritten(page: str) -> str:
-    """Return the page with the current table and changed lines."""
+def shown() -> str:
+    """Return the table of the examples, and the changed lines of the first."""
     table = ["| | programs | lines added | removed |", "|---|---|---|---|"]
     table += [example.row() for example in EXAMPLES]
-    text = "\n".join(["", *table, "", "```diff", *EXAMPLES[0].diff(), "```", "", ""])
-    begin, end = "<!-- begin: examples -->\n", "<!-- end: examples -->"
-    before, _, rest = page.partition(begin)
-    return "".join([before, begin, text, end, rest.partition(end)[2]])
+    return "\n".join(["", *table, "", "```diff", *EXAMPLES[0].diff(), "```", ""])
 
 
 def ranking(printed: str) -> str:
@@ -195,7 +196,7 @@ def main() -> int:
     if unknown:
         parser.error(f"no such example: {', '.join(sorted(unknown))}")
     if asked.write:
-        PAGE.write_text(rewritten(PAGE.read_text()))
+        put(PAGE, "examples", shown())
         return 0
     if asked.wheel:
         return in_wheel(asked.names)

@@ -20,8 +20,10 @@ from __future__ import annotations
 
 import heapq
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
+from typing import Any
 
 import numpy as np
 import optuna
@@ -114,74 +116,105 @@ def simulated(
 # Peers -----------------------------------------------------------------------------------------
 
 
-def by_turns(curves: pd.DataFrame, ratio: float, start_s: float, trials: Iterator) -> Ran:
+#: What a trial is told: its iteration and score; returns whether it stops.
+Reported = Callable[[int, float], bool]
+
+
+@dataclass
+class Turns:
+    """What trials that were asked and told have done.
+
+    Attributes:
+        seconds: The time of the sweep.
+        trained: The (trial, iteration) of each iteration, in order.
+    """
+
+    seconds: float
+    trained: list[tuple[Any, int]]
+
+
+def by_turns(
+    curves: pd.DataFrame,
+    trials: Iterator[Reported],
+    *,
+    step_s: Callable[[Any, int], float],
+    start_s: float = 0.0,
+    rungs: Sequence[int] = RUNGS,
+) -> Turns:
     """Run trials in virtual time, one in each slot; at rungs, where it is validated, each may stop.
 
     Args:
         curves: The curves.
-        ratio: The length of a validation, in iterations.
+        trials: Yields what each trial is told at rungs, the last of which ends it.
+        step_s: Returns the seconds that a trial needs for an iteration, with its validation.
         start_s: The seconds that a trial takes to start.
-        trials: Yields for each trial ``reported(iteration, score) -> bool``: whether it stops.
+        rungs: The iterations that are validated.
     """
     scores = {trial: list(rows.accuracy) for trial, rows in curves.groupby("trial", sort=False)}
-    best = max(max(one) for one in scores.values())
     order = iter(scores)
-    events: list[tuple[float, int, Callable, int, int]] = []
-    now, trained, found, count = 0.0, 0, 0.0, 0
+    events: list[tuple[float, int, Reported, Any, int]] = []
+    turns, begun = Turns(0.0, []), count()
 
     def begin(at: float) -> None:
-        nonlocal count
         trial = next(order, None)
         if trial is not None:
-            heapq.heappush(events, (at + start_s + step(1), count, next(trials), trial, 1))
-            count += 1
-
-    def step(iteration: int) -> float:
-        return TRAIN_S * (1 + (ratio if iteration in RUNGS else 0))
+            first = at + start_s + step_s(trial, 1)
+            heapq.heappush(events, (first, next(begun), next(trials), trial, 1))
 
     for _ in range(SLOTS):
         begin(0.0)
     while events:
         now, turn, reported, trial, iteration = heapq.heappop(events)
-        trained += 1
-        score = scores[trial][iteration - 1]
-        stops = False
-        if iteration in RUNGS:
-            found = max(found, score)
-            stops = reported(iteration, score)
-        if stops or iteration == MAX_T:
+        turns.seconds = now
+        turns.trained.append((trial, iteration))
+        stops = iteration in rungs and reported(iteration, scores[trial][iteration - 1])
+        if stops or iteration == rungs[-1]:
             begin(now)
         else:
-            later = now + step(iteration + 1)
+            later = now + step_s(trial, iteration + 1)
             heapq.heappush(events, (later, turn, reported, trial, iteration + 1))
-    return Ran(now, best - found, trained)
+    return turns
 
 
-def of_optuna(pruner: Callable[[], optuna.pruners.BasePruner]) -> System:
+def asked(trials: Callable[[], Iterator[Reported]]) -> System:
+    """Return a system whose trials validate inline at rungs."""
+
     def run(curves: pd.DataFrame, ratio: float, start_s: float) -> Ran:
-        study = optuna.create_study(direction="maximize", pruner=pruner())
-
-        def trials() -> Iterator[Callable[[int, float], bool]]:
-            while True:
-                trial = study.ask()
-
-                def reported(iteration: int, score: float, trial=trial) -> bool:
-                    trial.report(score, iteration)
-                    pruned = trial.should_prune()
-                    if pruned:
-                        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
-                    elif iteration == MAX_T:
-                        study.tell(trial, score)
-                    return pruned
-
-                yield reported
-
-        return by_turns(curves, ratio, start_s, trials())
+        turns = by_turns(
+            curves,
+            trials(),
+            step_s=lambda trial, at: TRAIN_S * (1 + (ratio if at in RUNGS else 0)),
+            start_s=start_s,
+        )
+        scores = curves.set_index(["trial", "training_iteration"]).accuracy
+        found = max(scores[place] for place in turns.trained if place[1] in RUNGS)
+        return Ran(turns.seconds, scores.max() - found, len(turns.trained))
 
     return run
 
 
-def of_syne_tune(curves: pd.DataFrame, ratio: float, start_s: float) -> Ran:
+def optuna_trials(
+    pruner: Callable[[], optuna.pruners.BasePruner], max_t: int = MAX_T
+) -> Iterator[Reported]:
+    """Yield what Optuna's trials are told."""
+    study = optuna.create_study(direction="maximize", pruner=pruner())
+    while True:
+        trial = study.ask()
+
+        def reported(iteration: int, score: float, trial=trial) -> bool:
+            trial.report(score, iteration)
+            pruned = trial.should_prune()
+            if pruned:
+                study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+            elif iteration == max_t:
+                study.tell(trial, score)
+            return pruned
+
+        yield reported
+
+
+def syne_tune_trials(max_t: int = MAX_T, eta: int = ETA) -> Iterator[Reported]:
+    """Yield what Syne Tune's trials are told."""
     from syne_tune.backend.trial_status import Trial
     from syne_tune.config_space import uniform
     from syne_tune.optimizer.baselines import ASHA
@@ -190,31 +223,24 @@ def of_syne_tune(curves: pd.DataFrame, ratio: float, start_s: float) -> Ran:
         {"x": uniform(0, 1)},
         metric="accuracy",
         do_minimize=False,
-        max_t=MAX_T,
+        max_t=max_t,
         grace_period=1,
-        reduction_factor=ETA,
+        reduction_factor=eta,
         time_attr="epoch",
         random_seed=0,
     )
+    for number in count():
+        trial = Trial(number, scheduler.suggest().config, None)
+        scheduler.on_trial_add(trial)
 
-    def trials() -> Iterator[Callable[[int, float], bool]]:
-        number = 0
-        while True:
-            suggestion = scheduler.suggest()
-            trial = Trial(number, suggestion.config, None)
-            scheduler.on_trial_add(trial)
-            number += 1
+        def reported(iteration: int, score: float, trial=trial) -> bool:
+            result = {"accuracy": score, "epoch": iteration}
+            decision = scheduler.on_trial_result(trial, result)
+            if decision != "CONTINUE":
+                scheduler.on_trial_complete(trial, result)
+            return decision != "CONTINUE"
 
-            def reported(iteration: int, score: float, trial=trial) -> bool:
-                result = {"accuracy": score, "epoch": iteration}
-                decision = scheduler.on_trial_result(trial, result)
-                if decision != "CONTINUE":
-                    scheduler.on_trial_complete(trial, result)
-                return decision != "CONTINUE"
-
-            yield reported
-
-    return by_turns(curves, ratio, start_s, trials())
+        yield reported
 
 
 def has_syne_tune() -> bool:
@@ -235,15 +261,15 @@ def systems() -> dict[str, System]:
     found: dict[str, System] = {
         "Ray inline, at rungs": simulated(inline="decisions"),
         "Ray inline, every iteration": simulated(inline="every"),
-        "Optuna successive halving, at rungs": of_optuna(
-            lambda: optuna.pruners.SuccessiveHalvingPruner(1, ETA)
+        "Optuna successive halving, at rungs": asked(
+            lambda: optuna_trials(lambda: optuna.pruners.SuccessiveHalvingPruner(1, ETA))
         ),
-        "Optuna Hyperband, at rungs": of_optuna(
-            lambda: optuna.pruners.HyperbandPruner(1, MAX_T, ETA)
+        "Optuna Hyperband, at rungs": asked(
+            lambda: optuna_trials(lambda: optuna.pruners.HyperbandPruner(1, MAX_T, ETA))
         ),
     }
     if has_syne_tune():
-        found["Syne Tune ASHA, at rungs"] = of_syne_tune
+        found["Syne Tune ASHA, at rungs"] = asked(syne_tune_trials)
     return {
         **found,
         "tunekit, default": simulated(**auto),

@@ -74,7 +74,8 @@ class VirtualSweep:
         policy: When to save.
         reuse_actors: As in ``TuneConfig``.
         train_s: The seconds per iteration, or the column that holds them.
-        validate_s: The seconds per validation.
+        validate_s: The seconds per validation, or the column that holds them.
+        weight: The column with what a trial holds in its slot, such as a number of GPUs.
         slots: The number of slots, each for a trial or a validation.
         validation_slots: The number of additional slots, for validations only.
         start_s: The seconds that the process of a trial or a validation takes to start.
@@ -92,7 +93,8 @@ class VirtualSweep:
         policy: tunekit.policies.CheckpointPolicy | None = None,
         reuse_actors: bool = False,
         train_s: float | str = 0.4,
-        validate_s: float = 0.4,
+        validate_s: float | str = 0.4,
+        weight: str | None = None,
         slots: int = 6,
         validation_slots: int = 0,
         start_s: float = 0.0,
@@ -108,6 +110,9 @@ class VirtualSweep:
         self._policy = copy.deepcopy(policy or tunekit.EveryIterations(1))
         self._reuse_actors = reuse_actors
         self._train_s, self._validate_s, self._start_s = train_s, validate_s, start_s
+        self._weight = weight
+        #: The seconds for which trials have held their slots, times their weights.
+        self.held_s = 0.0
         self.room = Room(slots, validation_slots)
         self._clock = FakeClock()
         #: The trainable of each trial that has one.
@@ -132,7 +137,9 @@ class VirtualSweep:
             self.room,
             lambda: sweep.running,
             self._validate,
-            lambda attempt: self._validate_s,
+            lambda attempt: self._lasts(
+                self._validate_s, attempt.request.config[_CURVE], attempt.request.iteration
+            ),
             self._start_s,
         )
         scheduler, callbacks = self.scheduler, [_Reports(self)]
@@ -227,13 +234,19 @@ class VirtualSweep:
             return 0.0
         follows = self.live[trial.trial_id]
         iteration = follows.steps + 1
-        seconds = self._train_s
-        if isinstance(seconds, str):
-            seconds = self.row(follows.curve, iteration)[seconds]
+        seconds = self._lasts(self._train_s, follows.curve, iteration)
         if self.inline is not None and self._pays(trial, iteration):
             self._paid.add((trial.trial_id, iteration))
-            seconds += self._validate_s
+            seconds += self._lasts(self._validate_s, follows.curve, iteration)
         return seconds
+
+    def _lasts(self, seconds: float | str, curve: int, iteration: int) -> float:
+        return self.row(curve, iteration)[seconds] if isinstance(seconds, str) else seconds
+
+    def held(self, curve: int, since: float) -> None:
+        """Record that a trial has held its slot since a time."""
+        weight = 1.0 if self._weight is None else self.row(curve, 1)[self._weight]
+        self.held_s += weight * (self.now - since)
 
     def _pays(self, trial: Trial, iteration: int) -> bool:
         """Return whether a trial that validates inline does so after an iteration."""
@@ -295,6 +308,7 @@ class Follows(tune.Trainable):
         self._sweep = _sweeps[config[_SWEEP]]
         self.curve, self.steps = config[_CURVE], 0
         self._sweep.live[self.trial_id] = self
+        self._since = self._sweep.now
 
     def step(self) -> dict[str, Any]:
         self.steps += 1
@@ -312,8 +326,12 @@ class Follows(tune.Trainable):
             self.curve, self.steps = checkpoint["curve"], checkpoint["steps"]
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.cleanup()
         self.setup(new_config)
         return True
+
+    def cleanup(self) -> None:
+        self._sweep.held(self.curve, self._since)
 
 
 class _Reports(tune.Callback):

@@ -109,9 +109,11 @@ def test_links_lead_somewhere():
 
 
 def test_the_readme_quotes_what_was_measured():
-    measured = (ROOT / "docs/migrating.md").read_text()
-    quoted = re.findall(r"\| [\d.]+ \| [\d.]+ \| [\d.]+ \|", (ROOT / "README.md").read_text())
-    assert len(quoted) > 3 and all(figures in measured for figures in quoted)
+    rows = re.findall(
+        r"^\| .* \| ([\d.]+) ± .* \| (\d+) ± ", (ROOT / "docs/index.md").read_text(), re.M
+    )
+    quoted = re.findall(r"\| ([\d.]+) \| (\d+) \|", (ROOT / "README.md").read_text())
+    assert len(quoted) == 4 and set(quoted) <= set(rows)
 
 
 # Promises ------------------------------------------------------------------------------------
@@ -143,7 +145,7 @@ def test_each_promise_is_tested():
 
 def test_the_page_about_migrating_shows_the_programs():
     page = examples.PAGE.read_text()
-    assert examples.rewritten(page) == page, f"The page is old. Run: {examples.COMMAND}"
+    assert examples.shown() in page, f"The page is old. Run: {examples.COMMAND}"
 
 
 # Examples ------------------------------------------------------------------------------------
