@@ -3,12 +3,14 @@
     python -m scripts.bench.peers                    # in virtual time: some 5 minutes
     python -m scripts.bench.peers --orders 30
     python -m scripts.bench.peers --start-s 4 --only inline extra   # some systems, slow processes
+    python -m scripts.bench.peers --ratio 3 7 --longer good   # long, and longest for good models
 
 Each sweep has 54 configurations under ASHA (max_t=27, reduction_factor=3) or the most similar
-scheduler. An iteration takes 0.4 s, and a validation a multiple of that. The curves are synthetic:
-noisy and crossing, with another table for each order. Each system's own decision code runs in
-virtual time: Tune's controller and tunekit on ``virtual.py``, Optuna's pruners and Syne Tune's
-scheduler (if it can be imported) by ask and tell. All have six slots, which training and
+scheduler. An iteration takes 0.4 s, and a validation a multiple of that: the same for all models,
+or up to 17 times as long for the worst or the best (``--longer bad`` or ``good``). The curves are
+synthetic: noisy and crossing, with another table for each order. Each system's own decision code
+runs in virtual time: Tune's controller and tunekit on ``virtual.py``, Optuna's pruners and Syne
+Tune's scheduler (if it can be imported) by ask and tell. All have six slots, which training and
 validation share, and start processes in no time, or in ``--start-s`` seconds.
 
 Times are ratios of the mean time of the sweeps to that of the first system: stock Ray with
@@ -71,8 +73,23 @@ class Ran:
     after_stop: int = 0
 
 
-#: ``run(curves, ratio, start_s)``: a validation's length, in iterations; a start's, in seconds.
-System = Callable[[pd.DataFrame, float, float], Ran]
+#: ``run(curves, start_s)``: the curves have the seconds of validations; a start takes as many.
+System = Callable[[pd.DataFrame, float], Ran]
+#: Which models take longer to validate, with a 17-fold spread; each length has the same mean.
+LENGTHS = {"one": 0.0, "bad": -1.0, "good": 1.0}
+
+
+def with_lengths(curves: pd.DataFrame, ratio: float, longer: str) -> pd.DataFrame:
+    """Return curves with the seconds of a validation.
+
+    Args:
+        curves: The curves.
+        ratio: Its mean, in iterations.
+        longer: The models that take longer, of ``LENGTHS``.
+    """
+    rank = curves.groupby("trial").accuracy.transform("last").rank(method="dense", pct=True)
+    length = 17.0 ** (LENGTHS[longer] * rank)
+    return curves.assign(validate_s=TRAIN_S * ratio * length / length.mean())
 
 
 # tunekit, and stock Ray ------------------------------------------------------------------------
@@ -94,15 +111,16 @@ def simulated(
     scheduler: type[TrialScheduler] = ASHAScheduler,
     **how,
 ) -> System:
-    def run(curves: pd.DataFrame, ratio: float, start_s: float) -> Ran:
+    def run(curves: pd.DataFrame, start_s: float) -> Ran:
+        seconds = curves.validate_s * slower if late is None else TRAIN_S * late
         ran = VirtualSweep(
-            curves,
+            curves.assign(validate_s=seconds),
             scheduler(
                 max_t=MAX_T, grace_period=1, reduction_factor=ETA, time_attr="training_iteration"
             ),
             reuse_actors=reuse,
             train_s=TRAIN_S,
-            validate_s=TRAIN_S * (ratio * slower if late is None else late),
+            validate_s="validate_s",
             slots=slots,
             validation_slots=validators,
             start_s=start_s,
@@ -179,14 +197,15 @@ def by_turns(
 def asked(trials: Callable[[], Iterator[Reported]]) -> System:
     """Return a system whose trials validate inline at rungs."""
 
-    def run(curves: pd.DataFrame, ratio: float, start_s: float) -> Ran:
+    def run(curves: pd.DataFrame, start_s: float) -> Ran:
+        rows = curves.set_index(["trial", "training_iteration"])
+        scores, validate_s = rows.accuracy, rows.validate_s
         turns = by_turns(
             curves,
             trials(),
-            step_s=lambda trial, at: TRAIN_S * (1 + (ratio if at in RUNGS else 0)),
+            step_s=lambda *place: TRAIN_S + (validate_s[place] if place[1] in RUNGS else 0.0),
             start_s=start_s,
         )
-        scores = curves.set_index(["trial", "training_iteration"]).accuracy
         found = max(scores[place] for place in turns.trained if place[1] in RUNGS)
         return Ran(turns.seconds, scores.max() - found, len(turns.trained))
 
@@ -281,6 +300,7 @@ def systems() -> dict[str, System]:
         "Ray inline, at rungs, eight slots": simulated(inline="decisions", slots=8),
         "tunekit, default, 2 extra": simulated(**auto, validators=2),
         "  reuse_actors=True, 2 extra": simulated(**auto, **two),
+        "tunekit, default, 6 extra": simulated(**auto, validators=6),
         "tunekit, 'decisions', 2 extra": simulated(**decisions, **two),
         "  on_pending='continue', 2 extra": simulated(
             **validating("decisions", "continue"), validators=2
@@ -294,15 +314,16 @@ def systems() -> dict[str, System]:
     }
 
 
-def virtual(ratios: list[float], orders: int, start_s: float, only: list[str]) -> None:
-    tables = [table(seed) for seed in range(orders)]
+def virtual(ratios: list[float], orders: int, start_s: float, longer: str, only: list[str]) -> None:
+    found = [table(seed) for seed in range(orders)]
     chosen = {name: run for name, run in systems().items() if any(word in name for word in only)}
     for ratio in ratios:
+        tables = [with_lengths(curves, ratio, longer) for curves in found]
         print(f"\nA validation takes {ratio:g} iterations, a start {start_s:g} s ({orders} orders)")
         print(f"{'':38}{'time':>6}{'after STOP':>12}{'regret':>8}{'found':>7}")
         reference = None
         for name, run in chosen.items():
-            ran = [run(curves, ratio, start_s) for curves in tables]
+            ran = [run(curves, start_s) for curves in tables]
             seconds = statistics.mean(one.seconds for one in ran)
             reference = reference or seconds
             late = sum(one.after_stop for one in ran) / sum(one.iterations for one in ran)
@@ -315,10 +336,12 @@ def virtual(ratios: list[float], orders: int, start_s: float, only: list[str]) -
 
 
 def main() -> None:
-    options = arguments(__doc__, orders=8, ratio=[0.2, 0.5, 1.0, 2.0], start_s=0.0, only=[""])
+    options = arguments(
+        __doc__, orders=8, ratio=[0.2, 0.5, 1.0, 2.0], start_s=0.0, longer="one", only=[""]
+    )
     quiet()
     optuna.logging.set_verbosity(optuna.logging.ERROR)
-    virtual(options.ratio, options.orders, options.start_s, options.only)
+    virtual(options.ratio, options.orders, options.start_s, options.longer, options.only)
 
 
 if __name__ == "__main__":
