@@ -27,6 +27,13 @@ def validate(checkpoint: tune.Checkpoint) -> dict[str, float]:
         return {"accuracy": int(Path(folder, "steps").read_text()) / 10}
 
 
+class Evaluator:
+    """The same, in a process that is kept."""
+
+    def __call__(self, checkpoint: tune.Checkpoint) -> dict[str, float]:
+        return validate(checkpoint)
+
+
 def known(reported: list[train.ReportedCheckpoint]) -> str:
     """What a loop was told, as a text for its next report."""
     assert all(Path(one.checkpoint.path).is_dir() for one in reported)
@@ -80,7 +87,7 @@ def trainer(workers: int) -> TorchTrainer:
 
 
 @pytest.mark.sampled(3)
-@pytest.mark.parametrize("where", ["trial", "elsewhere", "auto"])
+@pytest.mark.parametrize("where", ["trial", "elsewhere", "evaluators"])
 @pytest.mark.parametrize("form", ["function", "class", "worker", "workers"])
 def test_loop_sees_the_scores_of_all_that_it_has_reported(tmp_path, form, where):
     trainable = {
@@ -94,11 +101,11 @@ def test_loop_sees_the_scores_of_all_that_it_has_reported(tmp_path, form, where)
         tmp_path,
         tune_config=tune.TuneConfig(metric="accuracy", mode="max", num_samples=2),
         validation_config=tunekit.ValidationConfig(
-            validate,
+            Evaluator if where == "evaluators" else validate,
             ray_remote_kwargs={"num_cpus": 0.5},
             when=1,
             on_pending="wait" if form == "class" else "auto",
-            where=where,
+            **({"evaluators": 1} if where == "evaluators" else {"where": where}),
         ),
         **({} if form.startswith("worker") else {"callbacks": [tunekit.EveryIterations(1)]}),
     )

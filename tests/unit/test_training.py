@@ -8,11 +8,14 @@ from typing import Any
 from unittest import mock
 
 import pytest
-from ray import tune
+from ray import train, tune
 
 import tunekit
-from tests.support.sweeps import sweep
+from tests.support.sweeps import Counting, sweep
+from tunekit._ray import asking
 from tunekit.validating.context import ValidationContext, validating_in
+
+VALIDATED = train.CheckpointConsistencyMode.VALIDATED
 
 
 def test_a_validation_reads_the_dict_that_a_class_returned(tmp_path):
@@ -83,3 +86,58 @@ def test_an_evaluator_that_asks_while_it_is_built_gets_an_error_with_advice():
         pytest.raises(tunekit.errors.WiringError, match="__call__"),
     ):
         tunekit.get_validation_context()
+
+
+# What a loop asks -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def process(monkeypatch):
+    """What this process knows as that of a trial, which the test may change."""
+    for name in ("way", "told", "passes_on"):
+        monkeypatch.setattr(asking._Process, name, None)
+    return asking._Process
+
+
+def test_outside_of_a_trial_nothing_was_reported(process):
+    assert tunekit.get_all_reported_checkpoints(VALIDATED, timeout_s=1.0) == []
+
+
+def test_all_wrong_arguments_are_named_together(process):
+    with pytest.raises(tunekit.errors.ConfigError) as raised:
+        tunekit.get_all_reported_checkpoints("VALIDATED", timeout_s=-1)
+    assert len(raised.value.problems) == 2
+
+
+def test_class_is_told_what_was_known_when_its_step_began_and_cannot_wait(process):
+    asking.tell(None, ["c1"])
+    assert tunekit.get_all_reported_checkpoints() == ["c1"]
+    with pytest.raises(tunekit.errors.WiringError, match="on_pending"):
+        tunekit.get_all_reported_checkpoints(VALIDATED)
+
+
+def test_trial_that_no_driver_answers_is_told_so(process, monkeypatch):
+    monkeypatch.setattr(asking, "_is_actor", lambda: True)
+    with pytest.raises(tunekit.errors.WiringError, match="validation_config"):
+        tunekit.get_all_reported_checkpoints()
+
+
+def test_validation_in_the_process_of_a_trial_does_not_ask_for_it(process):
+    asking.ask_by(lambda inquiry: pytest.fail("it would wait for itself"))
+    with validating_in(ValidationContext("trial", {}, 1)):
+        assert tunekit.get_all_reported_checkpoints(VALIDATED) == []
+
+
+def asks_elsewhere() -> int:
+    return len(tunekit.get_all_reported_checkpoints())
+
+
+class AsksInItsModule(tune.Trainable):
+    def step(self):
+        return {"seen": asks_elsewhere()}
+
+
+def test_class_that_asks_is_recognised_by_its_methods_and_its_module():
+    inner = type("Inner", (tune.Trainable,), {"step": lambda self: [asks_elsewhere() for _ in "a"]})
+    assert asking.asks(AsksInItsModule) and asking.asks(inner)
+    assert not asking.asks(tune.Trainable) and not asking.asks(Counting)
