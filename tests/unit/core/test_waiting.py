@@ -6,7 +6,7 @@ import pytest
 
 from tunekit.core.commands import NotifyStarved, Record, Release, Start, StartAgain, Stay, Train
 from tunekit.core.pool import Pool
-from tunekit.core.queue import Queue
+from tunekit.core.queue import Circumstances, Queue
 from tunekit.core.report import Report, Wants
 from tunekit.core.shares import Shares
 from tunekit.core.validation import Request
@@ -188,3 +188,52 @@ def test_trial_that_starves_validations_only_because_its_loop_asks_trains_on():
     situation = Situation(now=2.0, typical=SHARED)
     assert waiting.relieve(situation, [trial], 1) == [Train("a")]
     assert waiting.relieve(situation, [trial._replace(asks_until=None)], 1) == []
+
+
+# What all waiting trials share --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "shares", "situation", "expected"),
+    [
+        ({}, ALONGSIDE, Situation(), Circumstances()),
+        ({"on_pending": "continue"}, ALONGSIDE, Situation(), Circumstances("continue")),
+        # Validations in trials' processes are worth to be waited for, but only there.
+        ({"where": "trial"}, ALONGSIDE, IN_TRIALS, Circumstances("wait")),
+        ({"where": "trial"}, ALONGSIDE, Situation(), Circumstances()),
+        (
+            {"where": "trial", "on_pending": "continue"},
+            ALONGSIDE,
+            IN_TRIALS,
+            Circumstances("continue"),
+        ),
+        ({"synchronous": True}, ALONGSIDE, Situation(), Circumstances(synchronous=True)),
+        ({}, ALONGSIDE, Situation(others_wait=True), Circumstances(others_wait=True)),
+        ({}, ALONGSIDE, Situation(reuses=True), Circumstances(reuses=True)),
+        ({}, ALONGSIDE, Situation(leaving={"a"}), Circumstances(leaving={"a"})),
+        # Only if no trial can host them.
+        ({}, Shares(exclusive=True), Situation(), Circumstances(exclusive=True)),
+        ({}, Shares(exclusive=True), Situation(typical=HOSTS), Circumstances()),
+    ],
+)
+def test_circumstances_follow_from_the_situation_and_the_settings(
+    rules, shares, situation, expected
+):
+    found = machine(shares, **rules).circumstances(situation)
+    assert found._replace(typical=expected.typical) == expected
+
+
+@pytest.mark.parametrize(
+    ("rules", "shares", "reuses", "measured"),
+    [
+        ({}, ALONGSIDE, False, True),
+        ({"on_pending": "wait"}, ALONGSIDE, False, False),  # nothing depends on it
+        ({"on_pending": "wait"}, Shares(apart=True), False, True),  # a slot may be released
+        ({"on_pending": "wait"}, Shares(apart=True), True, False),
+    ],
+)
+def test_typical_wait_is_known_where_something_depends_on_it(rules, shares, reuses, measured):
+    waiting = machine(shares, **rules)
+    waiting.pool.durations.runs.append(7.0)
+    typical = waiting.circumstances(Situation(reuses=reuses)).typical
+    assert typical.wait_s == (7.0 if measured else None)
