@@ -129,6 +129,7 @@ def get_all_reported_checkpoints(
             middle of a step, and is told what was known when the step began.
         timeout_s: The most seconds to wait; None for no limit. What is pending then is returned
             as such; also if no resources are left for it, and the trial cannot resume elsewhere.
+            With a limit, only validations that usually fit in it run in the trial's process.
 
     Returns:
         ``ray.train.ReportedCheckpoint`` objects: ``checkpoint``, ``metrics`` (merged with the
@@ -139,13 +140,14 @@ def get_all_reported_checkpoints(
     Raises:
         tunekit.errors.ConfigError: If an argument is wrong.
         tunekit.errors.WiringError: If the trial's sweep does not validate, or if a class waits, or
-            asks where tunekit does not see it: neither in a method nor in its module.
+            asks before its first step or where tunekit does not see it: outside of its module.
 
     Example:
         >>> import tunekit
         >>> def best_accuracy():
         ...     reported = tunekit.get_all_reported_checkpoints()
-        ...     return max((one.metrics.get("accuracy", 0.0) for one in reported), default=None)
+        ...     scores = [one.metrics["accuracy"] for one in reported if "accuracy" in one.metrics]
+        ...     return max(scores, default=None)
         >>> print(best_accuracy())
         None
     """
@@ -176,7 +178,7 @@ def get_all_reported_checkpoints(
         raise WiringError(
             "tunekit.get_all_reported_checkpoints() was called in a trial that no driver of "
             "tunekit tells its scores. Run it with tunekit.Tuner(..., validation_config=...). In a "
-            "class, call it in a method, or in a function of the same module."
+            "class, call it in step, or in a function of the same module that step calls."
         ) from None
 
 

@@ -98,6 +98,12 @@ def demands(kind: str, size: str, cpus: int, gpus: int) -> tuple[Any, dict[str, 
     return trainable, smaller if size == "smaller" else same
 
 
+def test_loop_that_waits_for_what_decides_nothing_is_scored(tmp_path, monkeypatch):
+    """No decision needs the score, and only the trial itself can compute it."""
+    case = (1, 0, "equal", "class", "asha", "auto", Asking)
+    test_a_sweep_ends_or_is_refused_at_its_start(tmp_path, monkeypatch, *case)
+
+
 @pytest.mark.sampled(36)
 @pytest.mark.parametrize("loop", [Counting, Asking])
 @pytest.mark.parametrize("where", ["auto", "elsewhere"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray import train
+from ray import train, tune
 
 from tests.support.kills import run_killed
 from tests.support.schedulers import CASES, asha, every_case, pbt, seed_all, space
@@ -91,9 +91,23 @@ def test_loop_is_told_how_validations_have_failed(tmp_path, inquiry):
 def test_checkpoints_that_nobody_validates_are_committed(tmp_path):
     run(tmp_path, inquiry=Inquiry(blocks=True), settings={"when": 3})
     *_, (_, _, answer) = ANSWERS
+    assert all((score is None) == (status != "VALIDATED") for _, status, score in answer)
     validated = [iteration for iteration, status, _ in answer if status == "VALIDATED"]
     assert validated == [3, 6]
     assert {status for _, status, _ in answer} == {"VALIDATED", "COMMITTED"}
+
+
+def test_checkpoints_that_are_listed_exist(tmp_path, monkeypatch):
+    there: list[bool] = []
+    monkeypatch.setattr(
+        Asking,
+        "heard",
+        lambda self, told: there.extend(Path(one.checkpoint.path).exists() for one in told),
+    )
+    keep = tune.CheckpointConfig(num_to_keep=2)
+    asks = type("Asks", (Asking,), {"inquiry": Inquiry(blocks=True)})
+    sweep(tmp_path, trials=2, trainable=asks, checkpoint_config=keep)
+    assert len(there) > 8 and all(there)
 
 
 def test_clone_is_told_what_led_to_its_weights(tmp_path):

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.train.torch import TorchTrainer
 
-from tunekit._ray import workers
+from tunekit._ray import worker_group, workers
 from tunekit._ray.worker_group import Asked, Begun, Finished, TrialWorkerGroup, _Link
 from tunekit._ray.workers import TAG, Assignment, WorkerInquiry, _Post
 from tunekit.core.inquiry import Inquiry
@@ -325,6 +325,36 @@ def test_workers_that_validate_together_wait_for_scores_together(other, begun, e
     link, _ = linked(in_workers=True, by_all=True)
     reported(link)
     assert asked(link, FIRST, other, begun=begun) == expected
+
+
+@pytest.mark.parametrize(
+    ("inquiries", "by_all", "expected"),
+    [
+        ((FIRST, None), True, Inquiry()),  # the other one waits in a collective
+        ((None, FIRST), False, Inquiry()),  # rank 0, which would validate, does
+        ((FIRST, None), False, WAITS),  # rank 0 validates alone
+    ],
+)
+def test_worker_that_asks_alone_is_answered(monkeypatch, inquiries, by_all, expected):
+    now = [0.0]
+    monkeypatch.setattr(worker_group.time, "monotonic", lambda: now[0])
+    link, _ = linked(in_workers=True, by_all=by_all)
+    reported(link)
+    found = asked(link, *inquiries)
+    now[0] = worker_group._TOGETHER_S
+    assert [*found, *asked(link, *inquiries)] == [expected]
+
+
+def test_slow_rank_gets_the_answer_to_its_own_call_after_the_next_one():
+    link, group = linked()
+    reported(link)
+    for number in (1, 2):
+        assert asked(link, FIRST._replace(asked=number), None) == [WAITS]
+        link.answer([f"c{number}"])
+    assert asked(link, None, FIRST) == []
+    assert group.told[-1] == ("answer", FIRST, ["c1"])
+    assert not link.in_step, "rank 0 trains while rank 1 asks"
+    assert asked(link, FIRST, FIRST) == [] and link.in_step
 
 
 def test_worker_that_asks_is_answered_or_leaves():

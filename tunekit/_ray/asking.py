@@ -7,7 +7,6 @@ passes it to its trial. A class cannot be suspended in its ``step``, so it is to
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, FunctionType
@@ -26,6 +25,8 @@ from tunekit.core.inquiry import Inquiry
 INQUIRY = "tunekit_inquiry"
 
 _NAME = "get_all_reported_checkpoints"
+# How many decorators of a function are looked through.
+_DECORATORS = 9
 
 
 class CannotAsk(Exception):
@@ -95,7 +96,7 @@ def tell(trainable: Any, reported: list[Any]) -> None:
 
 
 def asks(trainable: Any) -> bool:
-    """Return whether a class asks: in a method, or in a function of its module.
+    """Return whether a class asks: in a method, or in a function that its module knows.
 
     Example:
         >>> class Net(Trainable):
@@ -107,18 +108,28 @@ def asks(trainable: Any) -> bool:
     cls: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
     if not (isinstance(cls, type) and issubclass(cls, Trainable)):
         return False
-    own = [one for one in cls.__mro__ if one not in Trainable.__mro__]
     if issubclass(cls, FunctionTrainable):
         return False
+    own = [one for one in cls.__mro__ if one not in Trainable.__mro__]
     places = [dict(vars(one)) for one in own]
     places += [vars(sys.modules[one.__module__]) for one in own if one.__module__ in sys.modules]
-    functions = (inspect.unwrap(one) for place in places for one in place.values() if callable(one))
-    return any(_names(one.__code__) for one in functions if isinstance(one, FunctionType))
+    functions = (one for place in places for value in list(place.values()) for one in _of(value))
+    return any(one.__name__ == _NAME or _names(one.__code__) for one in functions)
+
+
+def _of(value: Any) -> Iterator[FunctionType]:
+    """Yield the functions in a value of a class or a module, without calling anything of it."""
+    if type(value) in (staticmethod, classmethod):
+        value = value.__func__
+    elif type(value) is property:
+        value = value.fget
+    for _ in range(_DECORATORS):
+        if type(value) is not FunctionType:
+            return
+        yield value
+        value = vars(value).get("__wrapped__")
 
 
 def _names(code: CodeType) -> bool:
-    return _NAME in code.co_names or any(map(_names, _inner(code)))
-
-
-def _inner(code: CodeType) -> Iterator[CodeType]:
-    return (one for one in code.co_consts if isinstance(one, CodeType))
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return _NAME in code.co_names or any(map(_names, inner))

@@ -12,6 +12,7 @@ import dataclasses
 import logging
 import os
 import posixpath
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -24,6 +25,7 @@ from ray.tune.result import (
     DONE,
     RESULT_DUPLICATE,
     SHOULD_CHECKPOINT,
+    TIME_THIS_ITER_S,
     TIME_TOTAL_S,
     TRAINING_ITERATION,
 )
@@ -133,8 +135,9 @@ class _DistributedTrial(tune.Trainable):
     # The undecided report, and its checkpoint until that is saved.
     _report: Report | None = None
     _unsaved: Any = None
-    # The answer to what the workers have asked.
+    # The answer to what the workers have asked, and the seconds of this iteration before that.
     _told: list[Any] | None = None
+    _asked_s = 0.0
 
     @classmethod
     def validate(cls, *, wait: bool) -> None:
@@ -193,10 +196,11 @@ class _DistributedTrial(tune.Trainable):
             self._workers.answer(self._told)
         elif self._report is not None:
             self._workers.decided(self._report)
-        self._told = None
+        self._told, began = None, time.monotonic()
         event = self._workers.next_event()
         while not isinstance(event, (Report, Finished, Ended)):
             if isinstance(event, Asked) and self.validates:
+                self._asked_s += time.monotonic() - began
                 return {INQUIRY: event.inquiry, RESULT_DUPLICATE: True}
             if isinstance(event, Asked):
                 self._workers.answer(self._committed())
@@ -215,6 +219,9 @@ class _DistributedTrial(tune.Trainable):
             self._reported.append((event.iteration, event.checkpoint, dict(event.metrics)))
         self._iteration = event.iteration - 1  # lower than before if workers had to restart
         result = dict(event.metrics)
+        if self._asked_s:  # Tune would only count from the last inquiry on
+            result.setdefault(TIME_THIS_ITER_S, self._asked_s + time.monotonic() - began)
+            self._asked_s = 0.0
         if event.checkpoint is not None:
             result[SHOULD_CHECKPOINT] = True
         if event.validation:
@@ -288,7 +295,8 @@ class _DistributedTrial(tune.Trainable):
         self._uploads = _Uploads(self._storage.storage_filesystem, self._storage.trial_fs_path)
         run = self._uploads.run
         assignment = (trainer.train_run_context, self._begin_at, self._iteration, run)
-        if workers is not None and workers.alive and self._can_take_over(trainer):
+        lives = workers is not None and workers.alive and workers.in_step
+        if workers is not None and lives and self._can_take_over(trainer):
             workers.assign(*assignment)
             if not isinstance(workers.next_event(_TAKEOVER_S), Begun):
                 workers.dismiss()

@@ -12,6 +12,7 @@ from __future__ import annotations
 import inspect
 import logging
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +22,7 @@ from ray import cloudpickle, tune
 from ray.train._internal.session import _TrainingResult, _TrainSession, get_session
 from ray.train.constants import CHECKPOINT_DIR_NAME
 from ray.tune.registry import get_trainable_cls
-from ray.tune.result import RESULT_DUPLICATE
+from ray.tune.result import RESULT_DUPLICATE, TIME_THIS_ITER_S
 from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable, wrap_function
 from ray.tune.trainable.trainable import _DICT_CHECKPOINT_FILE_NAME
@@ -137,6 +138,8 @@ class _Checkpointable(FunctionTrainable):
     def _begin(self) -> None:
         self._saver, self._resumption = _Saver(), Resumption()
         self._resumed_at, self._warned = 0, False
+        # The seconds of this iteration before the loop has asked for its scores.
+        self._asked_s = 0.0
         self._saved_iteration: int | None = None
         session = get_session()
         session.set_state(_SAVER, self._saver)
@@ -151,11 +154,15 @@ class _Checkpointable(FunctionTrainable):
         self._resumption.resumed()
 
     def step(self) -> dict[str, Any]:
-        reported: Any = self._last_training_result
+        reported, began = self._last_training_result, time.monotonic()
         result: dict[str, Any] = super().step()
         if INQUIRY in result:
             self._last_training_result = reported  # Tune saves it
+            self._asked_s += time.monotonic() - began
             return result
+        if self._asked_s:  # Tune would only count from the last inquiry on
+            result.setdefault(TIME_THIS_ITER_S, self._asked_s + time.monotonic() - began)
+            self._asked_s = 0.0
         # A function that has returned without a report has added no row.
         began_anew = RESULT_DUPLICATE not in result and not self._resumption.reported()
         if began_anew and (self._must_resume or self._saver.save is not None):

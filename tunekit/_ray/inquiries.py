@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ray import train
@@ -11,6 +11,7 @@ from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 
 from tunekit._ray.asking import asks, tell
+from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit.core.inquiry import Inquiry
 from tunekit.core.metrics import GENERATION, ITERATION, RUNS, user_metrics
 from tunekit.core.validation import Status, ValidationKey
@@ -95,10 +96,17 @@ class Inquiries:
             for key, checkpoint, metrics in self._checkpoints(ancestor):
                 if key.generation == generation and key.iteration <= upto:
                     at = (n, key.iteration, key.run)
-                    own = {name: metrics[name] for name in user_metrics(metrics)}
-                    own[ITERATION] = key.iteration
+                    own = self._own(key, metrics)
                     found[at] = train.ReportedCheckpoint(checkpoint, own, self._status(key))
         return [found[at] for at in sorted(found)]
+
+    def _own(self, key: ValidationKey, metrics: Mapping[str, Any]) -> dict[str, Any]:
+        """Return what was reported, merged with the score if there is one."""
+        sweep = self._tune.sweep
+        own = {name: metrics[name] for name in user_metrics(metrics) if name not in sweep.names}
+        history = sweep.state.history
+        scored = history.score_at(key) if history.is_newest(key) else None
+        return {**own, **(scored or {}), ITERATION: key.iteration}
 
     def _checkpoints(
         self, trial: Trial | None
@@ -107,7 +115,9 @@ class Inquiries:
         if trial is None:
             return
         sweep, trial_id = self._tune.sweep, trial.trial_id
-        for saved in trial.run_metadata.checkpoint_manager._checkpoint_results:
+        manager = LeasingCheckpointManager.of(trial, sweep.state.leases)
+        manager.prune()  # what is deleted next is not there
+        for saved in manager._checkpoint_results:
             metrics = dict(saved.metrics)
             if GENERATION in metrics:
                 place = metrics[GENERATION], metrics[ITERATION], metrics[RUNS]

@@ -57,6 +57,9 @@ logger = logging.getLogger(__name__)
 # Ray's default is 2 s. A poll is one call to each worker's idle actor.
 _POLL_INTERVAL_S = 0.05
 
+# How many seconds workers that have to ask together may be apart.
+_TOGETHER_S = 10.0
+
 # How long to wait for killed workers to end.
 _KILL_S = 30.0
 
@@ -170,6 +173,11 @@ class TrialWorkerGroup:
     def alive(self) -> bool:
         """Return whether the workers may get another assignment."""
         return self._thread.is_alive() and not self._link.closed
+
+    @property
+    def in_step(self) -> bool:
+        """Return whether no worker is suspended, by what it asks, where others are not."""
+        return self._link.in_step
 
     def start(self) -> None:
         """Start the workers."""
@@ -353,11 +361,12 @@ class _Link(ReportCallback, WorkerGroupCallback):
         # The newest reports of the assignment that were decided and that lack a checkpoint.
         self._decided = self._clear = 0
         # The number of reports that were passed on, what each worker asks, what the trial was
-        # asked, and its last answer.
+        # asked, its answers, and since when others were waited for.
         self._reported = 0
         self._statuses: dict[int, Any] = {}
         self._asked: WorkerInquiry | None = None
-        self._answered: tuple[WorkerInquiry, list[Any]] | None = None
+        self._answers: dict[WorkerInquiry, list[Any]] = {}
+        self._since: dict[WorkerInquiry, float] = {}
         # The checkpoint and iteration at which restarted workers begin.
         self._checkpoint: Any = None
         self._iteration = 0
@@ -377,12 +386,22 @@ class _Link(ReportCallback, WorkerGroupCallback):
 
     def answer(self, reported: list[Any]) -> None:
         if self._asked is not None:
-            self._answered, self._asked = (self._asked, reported), None
-            self._send_answer()
+            one, self._asked = self._asked, None
+            self._answers[one] = reported
+            self._send_answer(one)
 
-    def _send_answer(self) -> None:
-        if self.group is not None and self._answered is not None:
-            self.group.execute_async(answer, *self._answered)
+    def _send_answer(self, one: WorkerInquiry) -> None:
+        if self.group is not None:
+            self.group.execute_async(answer, one, self._answers[one])
+
+    @property
+    def in_step(self) -> bool:
+        """Return whether either all workers ask or none does."""
+        return len({one is None for one in self._inquiries.values()}) < 2
+
+    @property
+    def _inquiries(self) -> dict[int, WorkerInquiry | None]:
+        return {rank: getattr(one, "inquiry", None) for rank, one in self._statuses.items()}
 
     def _allow(self) -> None:
         if self.group is not None:
@@ -399,7 +418,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
         self._number += 1
         self._begun = self._finished = False
         self._decided = self._clear = self._reported = 0
-        self._asked, self._answered = None, None
+        self._asked, self._answers, self._since = None, {}, {}
         self._base, self._resumption = self._iteration, Resumption()
         if self._iteration:
             self._resumption.resumed()
@@ -437,6 +456,10 @@ class _Link(ReportCallback, WorkerGroupCallback):
             self._clear = report
             self._allow()
         self._reported = report
+        # No worker is more than one report behind.
+        self._answers = {
+            one: told for one, told in self._answers.items() if one.reports >= report - 1
+        }
         self._say(
             Report(
                 number=number,
@@ -466,12 +489,12 @@ class _Link(ReportCallback, WorkerGroupCallback):
 
     def _pass_on_inquiries(self) -> None:
         """Ask the trial what loops ask, one inquiry after another, and answer ranks that follow."""
-        asked = {rank: getattr(one, "inquiry", None) for rank, one in self._statuses.items()}
+        asked = self._inquiries
         for one in asked.values():
             if one is None or one.number != self._number or one.reports > self._reported:
                 continue  # its reports come first
-            if self._answered is not None and one == self._answered[0]:
-                self._send_answer()
+            if one in self._answers:
+                self._send_answer(one)
             elif self._asked is None and (inquiry := self._together(one, asked)) is not None:
                 self._asked = one
                 self._say(Asked(inquiry))
@@ -481,12 +504,17 @@ class _Link(ReportCallback, WorkerGroupCallback):
     ) -> Inquiry | None:
         """Return what workers ask the trial; None while others have still to ask the same.
 
-        Where they validate together, a score needs all of them, suspended. If some will not ask,
-        the others do not wait for scores.
+        Where they validate, a score needs all of them, or rank 0, suspended. If one of these does
+        not ask, because it has reported again or waits for others, the others get what is known.
         """
-        others = [rank for rank, other in asked.items() if other != one]
-        if not (self._by_all and one.inquiry.blocks and others):
+        needed = asked if self._by_all else [0] if self._in_workers else []
+        others = [rank for rank in needed if asked.get(rank) != one]
+        if not (one.inquiry.blocks and others):
             return one.inquiry
+        now, limit_s = time.monotonic(), one.inquiry.timeout_s
+        late_s = _TOGETHER_S if limit_s is None else min(_TOGETHER_S, limit_s)
+        if now - self._since.setdefault(one, now) >= late_s:
+            return Inquiry()
         gone = any(
             self._stages[rank][1] or getattr(self._statuses[rank], "begun", 0) > one.reports
             for rank in others

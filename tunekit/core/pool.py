@@ -246,6 +246,7 @@ class Pool:
         hosts: Iterable[str],
         *,
         each: bool,
+        asking: Collection[str] = (),
         others_wait: bool = False,
     ) -> list[Attempt]:
         """Return the attempts to start now in the processes of their waiting trials.
@@ -257,16 +258,22 @@ class Pool:
         Args:
             hosts: The trials that wait and whose processes can run a validation.
             each: Whether they wait for every score, not only for those that decide.
+            asking: Those that do in any case, because their loops ask for them.
             others_wait: Whether another trial is waiting that could use such a slot.
         """
-        queued = (one for trial in self._queue.values() for one in trial.queued.values())
-        most = sum(each or one.request.used for one in queued)
+        queued = (one.request for trial in self._queue.values() for one in trial.queued.values())
+        most = sum(each or one.used or one.trial_id in asking for one in queued)
         if others_wait:
             most -= sum(one.started is not None for one in self._in_flight.values())
         if self._limit is not None:
             most = min(most, self._limit - len(self._in_flight))
-        own = [self._queue[trial_id] for trial_id in hosts if trial_id in self._queue]
-        own = sorted((one for one in own if each or one.decides), key=lambda one: one.turn)
+        own = [
+            trial
+            for trial_id in hosts
+            if (trial := self._queue.get(trial_id)) is not None
+            and (each or trial.decides or trial_id in asking)
+        ]
+        own.sort(key=lambda one: one.turn)
         return [self._start_one(one, None) for one in own[: max(0, most)]]
 
     def start(self, capacity: int, now: float, *, waits: bool = False) -> list[Attempt]:

@@ -196,7 +196,8 @@ class Waiting:
             elsewhere: Whether its validations will run elsewhere.
         """
         process, until = self._process(trial, now), trial.asks_until
-        if until is not None and process is Process.FREE and (until <= time or trial.queue.saves):
+        answers = until is not None and (until <= time or trial.queue.saves)
+        if answers and process is Process.FREE and not trial.queue.over:
             return Next.WAIT if trial.queue.saves else Next.TRAIN
         wait = self._wait(trial.trial_id, now.typical, time)
         elsewhere = elsewhere or self.pool.decides_elsewhere(trial.trial_id)
@@ -275,6 +276,13 @@ class Waiting:
         """Return whether a validation can run in the processes of a trial while it waits."""
         return can.hosts and self._rules.on_pending != "continue"
 
+    def _waits_as_long(self, trial: WaitingTrial, now: float) -> bool:
+        """Return whether a trial waits as long as a validation in its process would take."""
+        if trial.asks_until is None or trial.asks_until == float("inf"):
+            return True
+        typical_s = self.pool.durations.typical_s
+        return typical_s is not None and now + typical_s < trial.asks_until
+
     def _excludes(self, situation: Situation) -> bool:
         """Return whether validations can only run once a trial has released its resources."""
         return self._shares.exclusive and not self._can_host(situation.typical)
@@ -297,6 +305,7 @@ class Waiting:
                 if not pool.runs_in(trial.trial_id)
                 and trial.trial_id not in situation.leaving
                 and self._can_host(trial.can)
+                and self._waits_as_long(trial, situation.now)
             ]
         started = self._start_in_trials(hosts, situation, elsewhere=capacity > 0)
         # Where trials validate, other validations wait for resources; otherwise, one always starts.
@@ -324,6 +333,7 @@ class Waiting:
         attempts = self.pool.start_in_trials(
             [trial.trial_id for trial in hosts if not self.pool.runs_in(trial.trial_id)],
             each=now.on_pending == "wait" or undecided,
+            asking={trial.trial_id for trial in hosts if trial.asks_until is not None},
             others_wait=now.others_wait and self._typically_hand_over(situation),
         )
         return [Start(attempt, in_trial=True) for attempt in attempts]
@@ -384,7 +394,8 @@ class Waiting:
         now = situation.now
         first = min(in_place, key=lambda trial: self._since.get(trial.trial_id, now))
         if not first.queue.resumable:
-            return [] if first.asks_until is None else [Train(first.trial_id)]
+            asks = first.asks_until is not None and not first.queue.saves
+            return [Train(first.trial_id)] if asks else []
         self._relieved.add(first.trial_id)
         self.pool.relieved(now)
         return [NotifyStarved(first.trial_id, processes)]

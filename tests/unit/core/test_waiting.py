@@ -128,6 +128,28 @@ def test_long_validation_runs_elsewhere_if_its_trial_would_train():
     assert not command.in_trial
 
 
+@pytest.mark.parametrize(
+    ("until", "expected"),
+    [
+        (float("inf"), [("a", True)]),
+        (70.0, [("a", True)]),
+        (50.0, []),  # the validation takes longer than the loop waits
+        (0.0, []),
+    ],
+)
+def test_loop_that_waits_hosts_also_what_decides_nothing(until, expected):
+    waiting = machine(most=1)
+    waiting.pool.durations.runs.append(60.0)
+    waiting.pool.submit(Request("a", iteration=2), 0.0)
+    report = Report(iteration=2, wants=Wants.SCORE, saves=True)
+    report.saved("checkpoint")
+    trial = WaitingTrial("a", Queue([report]), can=HOSTS, asks_until=until)
+    commands = waiting._start_in_trials(
+        [trial] if waiting._waits_as_long(trial, 0.0) else [], IN_TRIALS, elsewhere=False
+    )
+    assert [(one.attempt.request.trial_id, one.in_trial) for one in commands] == expected
+
+
 def test_trials_never_host_validations_that_they_do_not_wait_for():
     waiting = machine(requests="a", on_pending="continue")
     assert started(waiting, IN_TRIALS, 1, "a") == [("a", False)]
@@ -182,7 +204,8 @@ def test_first_waiting_trial_releases_its_slot_if_all_starve_validations(now, pr
 def test_trial_that_starves_validations_only_because_its_loop_asks_trains_on():
     """It cannot resume, so that its slot cannot be released."""
     waiting = machine(requests="a", most=1)
-    trial = pending("a", saved=False, asks_until=float("inf"))
+    trial = pending("a", asks_until=float("inf"))
+    trial.queue.append(Report(iteration=2))  # its newest, without a checkpoint
     waiting.pool.start(0, 0.0)
     waiting.pool.set_unplaced(1, 0.0)
     situation = Situation(now=2.0, typical=SHARED)
