@@ -88,6 +88,15 @@ KNOWN: dict[str, str] = {
     "test_tuner_can_restore": "`can_restore` is False until a trial has begun; nothing is lost.",
     "test_tuner_fn_trainable_invalid_checkpoint_config": SAVES,
     "FunctionApiTest::testCheckpointError": SAVES,
+    "test_report_mixed_checkpoint_upload_modes": (
+        "A checkpoint's name gets a suffix, because clones and restarted loops repeat names."
+    ),
+    "test_report_validation_fn_keeps_correct_checkpoints": (
+        "An empty dict is no score, and a metric that a validation has returned is validation's."
+    ),
+    "test_report_validation_fn_success_after_retry": (
+        "`retry_exceptions` is refused: any failure is retried (`max_retries`)."
+    ),
 }
 
 
