@@ -106,9 +106,8 @@ def asks(trainable: Any) -> bool:
         (True, False)
     """
     cls: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
-    if not (isinstance(cls, type) and issubclass(cls, Trainable)):
-        return False
-    if issubclass(cls, FunctionTrainable):
+    is_class = isinstance(cls, type) and issubclass(cls, Trainable)
+    if not is_class or issubclass(cls, FunctionTrainable):
         return False
     own = [one for one in cls.__mro__ if one not in Trainable.__mro__]
     places = [dict(vars(one)) for one in own]

@@ -433,7 +433,7 @@ class _Link(ReportCallback, WorkerGroupCallback):
     def after_worker_group_training_start(self, worker_group: WorkerGroup) -> None:
         if self.closed:
             raise RuntimeError("The trial no longer needs its workers.")
-        self.group, self._stages = worker_group, {}
+        self.group, self._stages, self._statuses = worker_group, {}, {}
         self._give()
         self.started.set()
 

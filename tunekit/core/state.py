@@ -217,8 +217,8 @@ class SweepState:
     #: Those whose validations have failed since the last success. The function may be broken, so a
     #: restored sweep requests them again.
     suspect: dict[str, RecordedReport] = field(default_factory=dict)
-    #: How the newest validations ended that have no score, by the validations' names.
-    unscored_ends: dict[str, str] = field(default_factory=dict)
+    #: How validations have failed, by their names: their statuses.
+    failed_validations: dict[str, str] = field(default_factory=dict)
     #: The number of ended validations by status.
     counts: Counter[str] = field(default_factory=Counter)
     #: The total time that validations ran, in seconds.
@@ -318,7 +318,7 @@ class SweepState:
             report = RecordedReport(
                 reported, ValidationKey(event.trial_id, *event.place, event.run)
             )
-        self.unscored_ends.pop(event.id, None)
+        self.failed_validations.pop(event.id, None)
         report.requested, report.ended = event, None
         self.unfinished[event.id] = report
 
@@ -328,8 +328,8 @@ class SweepState:
             return  # it was not requested
         report.ended = event
         self.counts[event.status] += 1
-        if not event.validated:
-            self.unscored_ends[event.id] = event.status
+        if event.status in FAILED:
+            self.failed_validations[event.id] = event.status
         self.ran_s += event.ran_s
         if event.status in FAILED and self.history.is_newest(report.key):
             self.suspect[event.id] = report
@@ -352,7 +352,7 @@ class SweepState:
     # Queries -----------------------------------------------------------------------------------
 
     def outcome_of(self, key: ValidationKey) -> str | None:
-        """Return how a validation ended, a status; None if it was not requested or has not ended.
+        """Return how a validation ended, a status; None if it was skipped or has not ended.
 
         Example:
             >>> state = SweepState.after([
@@ -367,7 +367,7 @@ class SweepState:
         if (name := str(key)) in self.unfinished:
             return None
         scored = self.history.is_newest(key) and self.history.score_at(key) is not None
-        return Status.VALIDATED.value if scored else self.unscored_ends.get(name)
+        return Status.VALIDATED.value if scored else self.failed_validations.get(name)
 
     @property
     def knows_names(self) -> bool:

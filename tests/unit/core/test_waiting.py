@@ -138,15 +138,13 @@ def test_long_validation_runs_elsewhere_if_its_trial_would_train():
     ],
 )
 def test_loop_that_waits_hosts_also_what_decides_nothing(until, expected):
-    waiting = machine(most=1)
+    waiting = machine()
     waiting.pool.durations.runs.append(60.0)
     waiting.pool.submit(Request("a", iteration=2), 0.0)
     report = Report(iteration=2, wants=Wants.SCORE, saves=True)
     report.saved("checkpoint")
     trial = WaitingTrial("a", Queue([report]), can=HOSTS, asks_until=until)
-    commands = waiting._start_in_trials(
-        [trial] if waiting._waits_as_long(trial, 0.0) else [], IN_TRIALS, elsewhere=False
-    )
+    commands = waiting.start(IN_TRIALS, 0, [trial])
     assert [(one.attempt.request.trial_id, one.in_trial) for one in commands] == expected
 
 
