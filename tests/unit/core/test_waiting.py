@@ -131,6 +131,7 @@ def test_long_validation_runs_elsewhere_if_its_trial_would_train():
 @pytest.mark.parametrize(
     ("until", "expected"),
     [
+        (None, []),  # it trains on without the score, which decides nothing
         (float("inf"), [("a", True)]),
         (70.0, [("a", True)]),
         (50.0, []),  # the validation takes longer than the loop waits
@@ -140,7 +141,7 @@ def test_long_validation_runs_elsewhere_if_its_trial_would_train():
 def test_loop_that_waits_hosts_also_what_decides_nothing(until, expected):
     waiting = machine()
     waiting.pool.durations.runs.append(60.0)
-    waiting.pool.submit(Request("a", iteration=2), 0.0)
+    waiting.pool.submit(Request("a", iteration=2, used=False), 0.0)
     report = Report(iteration=2, wants=Wants.SCORE, saves=True)
     report.saved("checkpoint")
     trial = WaitingTrial("a", Queue([report]), can=HOSTS, asks_until=until)
