@@ -94,6 +94,9 @@ KNOWN: dict[str, str] = {
     "test_report_validation_fn_keeps_correct_checkpoints": (
         "An empty dict is no score, and a metric that a validation has returned is validation's."
     ),
+    "test_report_validation_fn_resumption_on_train_fn_error": (
+        "A sweep's first validation runs in its trial, which waits; this one waits for its trial."
+    ),
     "test_report_validation_fn_success_after_retry": (
         "`retry_exceptions` is refused: any failure is retried (`max_retries`)."
     ),
@@ -174,7 +177,7 @@ class Runner:
     def run(self, file: str, kind: str, tests: Iterable[str] = ()) -> dict[str, str]:
         """Return the outcomes of its tests, or of the named ones.
 
-        A test that had not ended at the time limit is ``hung``.
+        A test that had not ended at its time limit, or at the file's, is ``hung``.
         """
         home = Path(tempfile.mkdtemp(prefix="h", dir=self.scratch))
         log = home / "outcomes"
@@ -260,7 +263,7 @@ def differences(results: list[Compared]) -> tuple[list[str], int]:
     for one in results:
         for test in one.differ():
             stock, ours = (one.ended[kind].get(test, "not run") for kind in BOTH)
-            why = KNOWN.get(test)
+            why = KNOWN.get(test.partition("[")[0])
             unknown += why is None
             lines.append(f"- `{test}`: {stock} with Ray's, {ours} with tunekit's. {why or '?'}")
     return lines, unknown

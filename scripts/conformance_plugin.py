@@ -15,11 +15,13 @@ import functools
 import inspect
 import json
 import os
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Generator
 from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
+import pytest
 import ray
 import ray.tune
 import ray.tune.tune
@@ -30,6 +32,8 @@ from ray.train.v2.api.data_parallel_trainer import DataParallelTrainer
 from ray.tune.experiment import Experiment
 
 STOCK_TUNER, STOCK_RUN = ray.tune.Tuner, ray.tune.run
+#: For one test, in seconds.
+LIMIT_S = 120
 #: The settings of a Tuner; other arguments of ``tune.run`` are passed on to it unchanged.
 TUNE_CONFIG = {field.name for field in fields(tune.TuneConfig)}
 RUN_CONFIG = {field.name for field in fields(tune.RunConfig)}
@@ -173,6 +177,24 @@ def pytest_collection_modifyitems(items: list[Any]) -> None:
         put_into(module)
 
 
+class Hung(Exception):
+    """A test has not ended within ``LIMIT_S``."""
+
+
+def end_test(*signalled: object) -> None:
+    raise Hung(f"The test has not ended within {LIMIT_S} s.")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call() -> Generator[None, Any, Any]:
+    signal.signal(signal.SIGALRM, end_test)
+    signal.alarm(LIMIT_S)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+
+
 def pytest_runtest_logstart(nodeid: str) -> None:
     note(nodeid, "hung")  # until it ends
 
@@ -189,4 +211,6 @@ def pytest_runtest_logreport(report: Any) -> None:
             if report.when == "call"
             else {"failed": "error"}.get(report.outcome, report.outcome)
         )
+        if report.when == "call" and f"{Hung.__name__}: " in report.longreprtext:
+            outcome = "hung"
         note(report.nodeid, "skipped" if hasattr(report, "wasxfail") else outcome)

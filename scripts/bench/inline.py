@@ -9,6 +9,7 @@ The programs are
 - those of docs/frameworks;
 - three variants of the PyTorch program: without a scheduler, under population based training, and
   with training and validation sharing a single logical GPU;
+- RLlib's inline program with its evaluation parallel to training, in a process of its own;
 - the README's example, on one and on four logical CPUs;
 - the demonstration, compared with inline validation at each epoch and at the epochs where ASHA
   decides.
@@ -46,7 +47,10 @@ PBT = (
 )
 # Their trials cannot run in the process of another one, and stock Ray hangs with the inline program
 # of distributed_checkpoints; start-up has only one trial.
-NOT_RESET = ("trainable_class", "rllib", "distributed_checkpoints", "start-up")
+NOT_RESET = (
+    *("trainable_class", "rllib", "rllib-parallel"),
+    *("distributed_checkpoints", "start-up"),
+)
 GPU = "import ray; ray.init(num_gpus=1)\n"
 # Prints the seconds to the first result, from fit() and from the program's start.
 START = """
@@ -145,6 +149,15 @@ def changed(program: Path, kind: str) -> str:
     return GPU + text.replace("fn=validate", 'fn=validate, ray_remote_kwargs={"num_gpus": 1}')
 
 
+def parallel(inline: Path) -> str:
+    """Return RLlib's inline program, evaluating while it trains the next iteration."""
+    blocking = "evaluation_duration=20"
+    beside = f"{blocking}, evaluation_num_env_runners=1, evaluation_parallel_to_training=True"
+    text = inline.read_text()
+    assert blocking in text, f"{inline} has changed: it lacks {blocking!r}"
+    return text.replace(blocking, beside)
+
+
 def readme(cpus: int) -> tuple[str, str]:
     """Return the README's example on ``cpus`` logical CPUs, inline and unchanged."""
     (ours,) = re.findall(r"```python\n(import json\n.*?)```", README.read_text(), re.S)
@@ -185,6 +198,8 @@ def programs(folder: Path) -> dict[str, tuple[Path, Path]]:
     if both := found.get("pytorch"):
         for kind in ("fifo", "pbt", "gpu"):
             texts[f"pytorch-{kind}"] = tuple(changed(program, kind) for program in both)
+    if both := found.get("rllib"):
+        texts["rllib-parallel"] = parallel(both[0]), both[1].read_text()
     for name, (inline, ours) in texts.items():
         found[name] = folder / f"{name}-inline.py", folder / f"{name}-tunekit.py"
         for path, text in zip(found[name], (inline, ours), strict=True):

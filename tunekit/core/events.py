@@ -5,7 +5,7 @@ the line's number, ``event`` the name of the type in snake case (``trial_added``
 seconds since the epoch.
 
 A new field has a default, and readers ignore unknown fields. A new event, or one whose meaning
-changes, needs a new version of the format, ``tunekit.journal.journal.VERSION``.
+changes, needs a new version of the format, ``tunekit.journal.versions.VERSION``.
 
 The field ``checkpoint`` is a path below the experiment's folder, which may be moved.
 """

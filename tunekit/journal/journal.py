@@ -2,7 +2,7 @@
 
 The journal is a series of files, ``journal/000001.jsonl`` and so on, in the experiment's folder;
 each session of the sweep starts one, and more if needed. A line is a JSON object. A session's first
-line is a header, ``{"n": 1, "journal": "tunekit", "version": 4, ...}``; each other line is an event
+line is a header, ``{"n": 1, "journal": "tunekit", "version": 5, ...}``; each other line is an event
 (:mod:`tunekit.core.events`).
 
 Lost, changed and duplicated lines are detected: ``n`` numbers all lines, ``crc`` is the line's
@@ -13,7 +13,8 @@ error unless a file such as ``journal/7-12.missing`` allows them.
 User values are written as in :mod:`tunekit.journal.encoding`: a value that JSON cannot represent
 is stored as a pickle and as text; the pickle is opened only on request.
 
-Another version of the format and unknown events are errors, because their meaning is unknown.
+Versions of the format that cannot be read (:mod:`tunekit.journal.versions`) and unknown events are
+errors, because their meaning is unknown.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ from tunekit.errors import JournalError
 from tunekit.journal.encoding import MARK, exact, legible, read_opened, read_shown
 from tunekit.journal.paths import check_path
 from tunekit.journal.storage import PATIENCE_S, Folder, folder_at
+from tunekit.journal.versions import VERSION, oldest, upgraded
 from tunekit.messages.problems import Problems
 
 logger = logging.getLogger(__name__)
@@ -70,9 +72,6 @@ SERIES = "journal"
 #: The folder of the archives of the sweep's state. Each is named by the number of the journal line
 #: that names it, and is written after all earlier lines.
 STATE = "state"
-
-#: The version of the format, in each file's first line.
-VERSION = 5
 
 # A line without this mark is read several times faster.
 _MARK = MARK.encode()
@@ -358,6 +357,7 @@ class _Position:
         lines: How many lines of it were read.
         last: The number of the last line; 0 before the first line of a session.
         seal: The checksum of the last line.
+        version: The version of the session's format.
     """
 
     file: str = ""
@@ -365,6 +365,7 @@ class _Position:
     lines: int = 0
     last: int = 0
     seal: str = ""
+    version: int = VERSION
 
 
 class JournalReader:
@@ -461,9 +462,9 @@ class JournalReader:
                 if at.lines == 1 and (not at.last or b'"journal": ' in line[:_FRONT]):
                     head = _head(line, file)
                     self._check_head(found, head, file, at, before)
-                    at.last = head["n"]
+                    at.last, at.version = head["n"], head["version"]
                 else:
-                    event = _event(line, file, at.lines, unpickle=self._unpickle)
+                    event = _event(line, file, at, unpickle=self._unpickle)
                     self._check_number(event.n, file, at)
                     found.events.append(event)
                     at.last = event.n
@@ -575,26 +576,28 @@ def _parsed(line: bytes, file: str, index: int, *, unpickle: bool) -> dict[str, 
 _decoder = msgspec.json.Decoder(Event)
 
 
-def _event(line: bytes, file: str, index: int, *, unpickle: bool) -> Event:
+def _event(line: bytes, file: str, at: _Position, *, unpickle: bool) -> Event:
     """Read an event.
 
-    Lines with a pickle, or with an extension of Python's JSON such as NaN, take longer.
+    Lines of an older version, with a pickle, or with an extension of Python's JSON such as NaN,
+    take longer.
     """
     event: Event | None = None
-    if _MARK not in line:
+    if _MARK not in line and at.version == VERSION:
         with suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             event = _decoder.decode(line)
     try:
         if event is None:
-            event = parse_event(_parsed(line, file, index, unpickle=unpickle))
+            parsed = _parsed(line, file, at.lines, unpickle=unpickle)
+            event = parse_event(upgraded(parsed, at.version))
         deep = len(line) > 2 * NESTED and line.count(b"{") + line.count(b"[") > NESTED
         # Check the line as written, because a pickled object may contain itself.
-        if deep and is_too_deep(_parsed(line, file, index, unpickle=False)):
+        if deep and is_too_deep(_parsed(line, file, at.lines, unpickle=False)):
             raise ValueError(f"it is nested more than {NESTED} levels deep")
         _named(event)
     except (msgspec.ValidationError, KeyError, ValueError) as error:
         raise JournalError(
-            f"{file}, line {index}, is not a known event: {error}. The line begins with "
+            f"{file}, line {at.lines}, is not a known event: {error}. The line begins with "
             f"{line[:120].decode(errors='replace')!r}. Install the newer tunekit that wrote it, or "
             "restore the original file."
         ) from error
@@ -630,10 +633,11 @@ def _head(line: bytes, file: str) -> dict[str, Any]:
             f"{file} is not a tunekit journal: its first line is {format_value(head)}. Pass the "
             "folder of an experiment that tunekit has run, or restore the original file."
         )
-    if version != VERSION:
+    if not oldest() <= version <= VERSION:
         raise JournalError(
-            f"{file} has version {version} of the format; this tunekit reads version {VERSION}. "
-            "Install the tunekit that wrote it."
+            f"{file} has version {version} of the format; this tunekit reads versions {oldest()} "
+            f"to {VERSION}. Install the tunekit that wrote it."
         )
+    head = upgraded(head, version)
     msgspec.convert(head, SessionHeader)
     return head
