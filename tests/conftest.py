@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import forked_workers
-from tests.support.seeds import SCHEDULES, at_push, mode_at_push
+from tests.support.seeds import DAY, SCHEDULES, at_push, mode_at_push
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -43,6 +43,10 @@ def pytest_configure(config):
         )  # imports Ray, which reads the variables above
 
         check_sweeps()
+
+
+def pytest_report_header():
+    return f"cases of TUNEKIT_DAY={DAY}"
 
 
 def pytest_collection_modifyitems(config, items):
