@@ -94,8 +94,9 @@ KNOWN: dict[str, str] = {
     "test_report_validation_fn_keeps_correct_checkpoints": (
         "An empty dict is no score, and a metric that a validation has returned is validation's."
     ),
-    "test_report_validation_fn_resumption_on_train_fn_error": (
-        "A sweep's first validation runs in its trial, which waits; this one waits for its trial."
+    "test_report_validation_fn_resumption_checkpoint_status": (
+        "A metric that a validation has returned is validation's; and a restarted loop must ask for "
+        "its checkpoint before it reports."
     ),
     "test_report_validation_fn_success_after_retry": (
         "`retry_exceptions` is refused: any failure is retried (`max_retries`)."

@@ -29,7 +29,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 CORE = ROOT / "tunekit" / "core"
-COPIED = ("tunekit", "tests", "scripts", "docs", "notebooks")
 #: Files that only describe data or texts.
 LEFT_OUT = {"__init__.py", "commands.py", "summaries.py"}
 #: A mutant that does not end within this many seconds is noticed, too.
@@ -155,10 +154,10 @@ def main(say: Callable[[str], None] = lambda text: print(text, flush=True)) -> i
     left = []
     with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
         tree = Path(folder)
-        for name in COPIED:
-            shutil.copytree(ROOT / name, tree / name)
-        for path in (*ROOT.glob("*.cfg"), *ROOT.glob("*.py"), *ROOT.glob("*.md")):
-            shutil.copy2(path, tree)
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, check=True, capture_output=True)
+        for name in listed.stdout.decode().splitlines():
+            (tree / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, tree / name)
         original = CORE / "pool.py"
         alive, test = survives(tree, original, original.read_text())
         if not alive:

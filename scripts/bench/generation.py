@@ -192,7 +192,7 @@ def main() -> None:
     table = "\n".join([heads, "|---|---|---|---|---|", *(row(way, found) for way in WAYS)])
     print(table)
     if asked.write:
-        put(PAGE, "generation", table)
+        put(PAGE, "generation.py", table)
 
 
 if __name__ == "__main__":

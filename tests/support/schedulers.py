@@ -30,10 +30,7 @@ from ray.tune.search import Searcher
 
 from tunekit.schedulers import MOASHA, PromotionASHA
 
-#: What ``on_pending`` is tried with: ``"auto"`` also where validations have resources of their own,
-#: so that other trials start in the places of those that wait; ``"wait"`` also in actors that are
-#: reused, and where nothing fits next to a trial, so that each that waits pauses: see
-#: ``tests.support.sweeps.sweep``.
+#: The modes of ``tests.support.sweeps`` in which every scheduler runs.
 MODES = ["auto", "auto-beside", "wait", "wait-reused", "wait-paused", "continue"]
 
 

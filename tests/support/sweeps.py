@@ -270,6 +270,38 @@ class Ran:
         }
 
 
+@dataclass(frozen=True)
+class Mode:
+    """What trials do while scores are pending, and how they share the cluster with validations.
+
+    Attributes:
+        on_pending: As for ``ValidationConfig``.
+        reuse_actors: As for ``TuneConfig``.
+        shares: How trials and validations share the cluster.
+        need: What a validation needs, if trials never have it.
+    """
+
+    on_pending: str
+    reuse_actors: bool = False
+    shares: Shares = field(default_factory=Shares)
+    need: dict[str, float] | None = None
+
+
+_BESIDE = Shares(apart=True, dedicated=True)
+_PAUSED = Shares(exclusive=True)
+_APART = {"validating": 1.0}
+#: By their names in tests.
+MODES: dict[str, Mode] = {
+    "auto": Mode("auto"),
+    "auto-beside": Mode("auto", shares=_BESIDE),  # validations have resources of their own
+    "wait": Mode("wait"),
+    "wait-reused": Mode("wait", reuse_actors=True),
+    "wait-paused": Mode("wait", shares=_PAUSED, need=_APART),  # a trial or a validation runs
+    "continue": Mode("continue"),
+    "continue-reused": Mode("continue", reuse_actors=True),
+}
+
+
 def sweep(
     folder: Path,
     base: TrialScheduler | None = None,
@@ -297,7 +329,26 @@ def sweep(
 ) -> Ran:
     """Run a sweep whose validations have the durations and outcomes that a test sets.
 
-    ``base`` is FIFO by default.
+    Args:
+        folder: The folder of the experiment's files.
+        base: The scheduler; FIFO by default.
+        on_pending: The name of one of :data:`MODES`.
+        trainable, trials, metric, mode: What is trained, how often, and what ranks it.
+        seed: That of Tune's random choices, and of the scores by default (:func:`quality`).
+        validate: ``validate(attempt)`` returns the metrics of an attempt, or raises an error.
+        validation_s: ``validation_s(attempt)`` returns its duration, in seconds.
+        validation_slots: How many validations run at once outside of trials.
+        training_s: As ``seconds`` of :class:`LocalSweep`; by default, 1 s for each iteration.
+        settings: Of the ``ValidationConfig``. By default, each checkpoint is validated, and
+            failures are ignored.
+        policy: When trials save; by default, at each iteration.
+        more_callbacks, later_callbacks: Before and after the one that validates.
+        loggers: Whether Tune's own loggers write files.
+        run: Whether it is run to its end.
+        mended: In a restore, the line of the journal up to which the searcher was saved.
+        listening: Whether calls of the scheduler are recorded.
+        executor_class: What runs the validations.
+        options: Further ones of :class:`LocalSweep`.
     """
     base, clock = base or FIFOScheduler(), FakeClock()
     numbers: dict[str, int] = {}
@@ -316,13 +367,13 @@ def sweep(
         slots=validation_slots,
         in_trials=on_pending == "auto",
     )
-    on_pending, _, how = on_pending.partition("-")
-    if how == "reused":
+    how = MODES[on_pending]
+    if how.reuse_actors:
         options.setdefault("reuse_actors", True)
     by_itself = {
         "fn": lambda checkpoint: {},
         "when": 1,
-        "on_pending": on_pending,
+        "on_pending": how.on_pending,
         "on_failure": "ignore",
     }
     config = tunekit.ValidationConfig(**{**by_itself, **(settings or {})})
@@ -331,10 +382,9 @@ def sweep(
         executor=executor,
         clock=clock,
     )
-    if how == "paused":  # for want of what trials do not need
-        executor.__class__ = type("Apart", (executor_class,), {"need": {"validating": 1.0}})
-    beside = how == "beside"
-    validation.shares = Shares(apart=beside, dedicated=beside, exclusive=how == "paused")
+    if how.need is not None:
+        executor.__class__ = type("Apart", (executor_class,), {"need": how.need})
+    validation.shares = how.shares
     if mended is not None:
         validation.restore = Restore(mended)
     heard = listen(base) if listening else Heard()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -12,6 +13,7 @@ from typing import Any
 from ray import tune
 from ray.air._internal.uri_utils import URI
 from ray.tune.experiment import Trial
+from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.sample import Categorical
 from ray.tune.tune import _Config
 
@@ -134,6 +136,34 @@ def trial_bundles(trainable: Any, param_space: dict[str, Any]) -> list[dict[str,
     if request is None:
         return [{"CPU": 1.0}]
     return [dict(bundle) for bundle in request.bundles]
+
+
+def most_trials(settings: Settings) -> int | None:
+    """Return how many trials a sweep has at most; None if there is no limit.
+
+    Each grid search multiplies them, unless a searcher of the user's suggests configurations.
+
+    Example:
+        >>> space = {"lr": tune.grid_search([0.1, 0.2]), "net": {"width": tune.grid_search([8, 9])}}
+        >>> tune_config = tune.TuneConfig(num_samples=3)
+        >>> made = tune.Tuner(lambda config: None, param_space=space, tune_config=tune_config)
+        >>> most_trials(settings_of(made))
+        12
+    """
+    number, search_alg = settings.tune_config.num_samples, settings.tune_config.search_alg
+    if number < 0:
+        return None
+    if search_alg is None or isinstance(search_alg, BasicVariantGenerator):
+        number *= _grid(settings.param_space)
+    return number
+
+
+def _grid(value: Any) -> int:
+    """Return how many combinations the grid searches in a search space have."""
+    if isinstance(value, dict) and value.keys() == {"grid_search"}:
+        return sum(map(_grid, value["grid_search"]))
+    parts = value.values() if isinstance(value, dict) else value if type(value) is list else ()
+    return math.prod(map(_grid, parts))
 
 
 def _largest(value: Any) -> Any:

@@ -127,6 +127,7 @@ def shares(
     *,
     most: int,
     limit: int | None = None,
+    number: int | None = None,
 ) -> Shares:
     """Return how trials and validations share a cluster.
 
@@ -137,6 +138,7 @@ def shares(
         most: The number of validations to leave resources for; fewer if none would be left for a
             trial.
         limit: The limit on concurrent trials that the user has set, if any.
+        number: How many trials the sweep has at most, if known.
 
     Example:
         >>> known = shares({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, most=1)
@@ -149,12 +151,14 @@ def shares(
         (True, False)
         >>> shares({"CPU": 8}, {"CPU": 1}, {"CPU": 1}, most=1, limit=4).dedicated
         True
+        >>> [shares({"CPU": 4}, {"CPU": 1}, {"CPU": 1}, most=1, number=n).apart for n in (3, 4)]
+        [True, False]
         >>> shares({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, most=1).exclusive
         True
     """
     times = _times(cluster, trial)
     trials = None if times is None else max(1, min(times, limit or times))
-    taken = 0 if trials is None else trials
+    taken = 0 if trials is None else min(trials, number or trials)
     rest = {name: amount - taken * trial.get(name, 0) for name, amount in cluster.items()}
     apart = trials is not None and (_times(rest, validation) or 0) > 0
     shared = [name for name, amount in trial.items() if amount > 0 and validation.get(name, 0) > 0]
@@ -182,6 +186,7 @@ def divide(
     *,
     most: int,
     limit: int | None = None,
+    number: int | None = None,
     alongside: Mapping[str, float] | None = None,
     have_workers: bool = False,
 ) -> Shares:
@@ -193,6 +198,7 @@ def divide(
         validation: The resources of one validation.
         most: As for :func:`shares`.
         limit: The limit on concurrent trials that the user has set; None: it is set here.
+        number: As for :func:`shares`.
         alongside: What must be free for each trial in addition, if anything; then no more
             trials run than that allows, whatever the user's limit.
         have_workers: As for :class:`Shares`.
@@ -203,7 +209,8 @@ def divide(
         >>> divide({"CPU": 4}, [{"CPU": 1}], {"CPU": 1}, most=1, limit=2).alongside is None
         True
     """
-    known = shares(cluster, total(*bundles, alongside or {}), validation, most=most, limit=limit)
+    trial = total(*bundles, alongside or {})
+    known = shares(cluster, trial, validation, most=most, limit=limit, number=number)
     if limit is not None:
         known = replace(known, alongside=None, at_once=known.at_once if alongside else None)
     if alongside and known.alongside is None:

@@ -8,7 +8,14 @@ from collections.abc import Mapping
 import ray
 
 from tunekit._ray.cluster import cannot_grow, check_fits
-from tunekit._ray.tuner import FOR_DATA, Settings, is_distributed, reads_data, trial_bundles
+from tunekit._ray.tuner import (
+    FOR_DATA,
+    Settings,
+    is_distributed,
+    most_trials,
+    reads_data,
+    trial_bundles,
+)
 from tunekit.core.shares import divide, shares, total
 from tunekit.driver.callback import ValidationCallback
 from tunekit.messages.formatting import format_resources
@@ -54,6 +61,8 @@ def share_cluster(settings: Settings, validation: ValidationCallback) -> None:
         per_validation,
         most=validation.config.most_in_flight or 1,
         limit=limit or None,
+        # A restored sweep's settings may lack its search space.
+        number=most_trials(settings) if validation.restore.searcher_line is None else None,
         alongside=data,
         have_workers=have_workers,
     )
