@@ -95,8 +95,8 @@ KNOWN: dict[str, str] = {
         "An empty dict is no score, and a metric that a validation has returned is validation's."
     ),
     "test_report_validation_fn_resumption_checkpoint_status": (
-        "A metric that a validation has returned is validation's; and a restarted loop must ask for "
-        "its checkpoint before it reports."
+        "A metric that a validation has returned is validation's; and a restarted loop must ask "
+        "for its checkpoint before it reports."
     ),
     "test_report_validation_fn_success_after_retry": (
         "`retry_exceptions` is refused: any failure is retried (`max_retries`)."

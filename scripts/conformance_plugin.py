@@ -16,12 +16,11 @@ import inspect
 import json
 import os
 import signal
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import fields
 from types import ModuleType
 from typing import Any
 
-import pytest
 import ray
 import ray.tune
 import ray.tune.tune
@@ -185,18 +184,14 @@ def end_test(*signalled: object) -> None:
     raise Hung(f"The test has not ended within {LIMIT_S} s.")
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call() -> Generator[None, Any, Any]:
-    signal.signal(signal.SIGALRM, end_test)
-    signal.alarm(LIMIT_S)
-    try:
-        return (yield)
-    finally:
-        signal.alarm(0)
-
-
 def pytest_runtest_logstart(nodeid: str) -> None:
     note(nodeid, "hung")  # until it ends
+    signal.signal(signal.SIGALRM, end_test)
+    signal.alarm(LIMIT_S)
+
+
+def pytest_runtest_logfinish(nodeid: str) -> None:
+    signal.alarm(0)
 
 
 def pytest_collectreport(report: Any) -> None:

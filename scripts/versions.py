@@ -54,12 +54,12 @@ SELECTED = (
     "tests/unit/test_tuner.py",
     "tests/unit/test_validation_workers.py",
     "tests/contract/test_pbt_clones_what_it_ranked.py",
-    "tests/contract/test_every_scheduler.py::test_scores_that_come_late_and_out_of_order[asha-auto]",
-    "tests/contract/test_every_scheduler.py::test_scores_that_come_late_and_out_of_order[hyperband-auto]",
-    "tests/contract/test_every_scheduler.py::test_scores_that_come_late_and_out_of_order[pbt-auto]",
+    "tests/contract/test_every_scheduler.py::test_scheduler_gets_each_score_once_in_order_however_late_it_arrives[asha-auto]",
+    "tests/contract/test_every_scheduler.py::test_scheduler_gets_each_score_once_in_order_however_late_it_arrives[hyperband-auto]",
+    "tests/contract/test_every_scheduler.py::test_scheduler_gets_each_score_once_in_order_however_late_it_arrives[pbt-auto]",
     "tests/kills/test_restored_sweeps.py",
     "tests/ray/test_whole_sweeps.py::test_asha_ranks_by_validated_accuracy",
-    "tests/ray/test_sweeps_outlive_their_driver.py::test_an_interrupted_sweep_is_resumed_with_the_command_that_it_prints",
+    "tests/ray/test_sweeps_outlive_their_driver.py::test_interrupted_sweep_resumes_with_its_printed_command",
     "tests/ray/test_distributed_trials.py::test_asha_over_trainers_ranks_by_validated_accuracy",
 )
 #: The selected files that need an extra, which ``--without`` can leave out.

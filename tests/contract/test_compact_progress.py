@@ -1,4 +1,4 @@
-"""The compact progress: a line for each trial that ends, the current state, the best at the end."""
+"""Progress shows each trial that ends, the current state and, at the end, the best trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.kills import run_killed
 from tests.support.schedulers import asha
-from tests.support.sweeps import sweep
+from tests.support.sweeps import Ran, sweep
 from tunekit.driver import progress as shown
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.progress import File, Notebook, Progress, Terminal, above_the_status
@@ -24,7 +24,7 @@ from tunekit.messages.progress import SweepProgress
 
 
 class Lines:
-    """A display that keeps what it shows."""
+    """A display that records its lines."""
 
     def __init__(self) -> None:
         self.added: list[str] = []
@@ -41,14 +41,18 @@ class Lines:
         self.closed += 1
 
 
-def run(folder: Path, **options: Any) -> tuple[Any, Lines]:
-    """Run a sweep, or begin it; return it with what was shown of it."""
-    lines = Lines()
-    ran = sweep(folder, asha(), trials=6, slots=3, run=False, **options)
-    ran.validation.progress = progress = Progress(lines)
-    progress._pace = shown.Pace(1.0)  # look after each step
+def shows(lines: Lines) -> Progress:
+    """Return a progress that looks after each step."""
+    progress = Progress(lines)
+    progress._pace = shown.Pace(1.0)
+    return progress
+
+
+def run(folder: Path) -> tuple[Ran, Lines]:
+    ran = sweep(folder, asha(), trials=6, slots=3, run=False)
+    ran.validation.progress = shows(lines := Lines())
     ran.sweep.run()
-    progress.close(str(ran.home))
+    ran.validation.progress.close(str(ran.home))
     return ran, lines
 
 
@@ -56,17 +60,17 @@ def names(lines: list[str]) -> list[str]:
     return [match[1] for line in lines if (match := re.match(r"trial (\S+) ", line))]
 
 
-def test_each_trial_that_ends_has_a_line_that_says_how(tmp_path):
+def test_progress_shows_state_iteration_and_best_score_of_each_ended_trial(tmp_path):
     ran, lines = run(tmp_path)
-    loaded = tunekit.load(ran.home)
-    assert sorted(names(lines.added)) == sorted(one.name for one in loaded.ranking())
-    for one in loaded.ranking():
+    ranking = tunekit.load(ran.home).ranking()
+    assert sorted(names(lines.added)) == sorted(one.name for one in ranking)
+    for one in ranking:
         [line] = (each for each in lines.added if each.startswith(f"trial {one.name} "))
-        assert ("stopped early" in line) == one.trial.stopped
+        assert ("stopped" in line) == one.trial.stopped
         assert f"iteration {one.trial.iteration}," in line and f"{one.best_value:.4f}" in line
 
 
-def test_the_best_trials_come_last_with_the_next_command(tmp_path):
+def test_progress_ends_with_the_best_five_trials_and_the_report_command(tmp_path):
     ran, lines = run(tmp_path)
     *best, command = lines.added[-6:]
     ranked = tunekit.load(ran.home).ranking()
@@ -74,60 +78,63 @@ def test_the_best_trials_come_last_with_the_next_command(tmp_path):
     assert command.endswith(f"tunekit report {ran.home} --open") and lines.closed == 1
 
 
-def test_the_current_state_counts_trials_and_names_the_best(tmp_path):
-    _, lines = run(tmp_path)
-    ended = [int(line.split()[0]) for line in lines.states]
-    assert ended == sorted(ended) and ended[-1] == 6
-    assert {re.match(r"\d+ of (\d+) ", line)[1] for line in lines.states} == {"6"}  # type: ignore[index]
-    assert "no score" in lines.states[0] and "best" in lines.states[-1]
+def test_progress_counts_ended_trials_and_names_the_best_checkpoint(tmp_path):
+    ran, lines = run(tmp_path)
+    counts = [re.match(r"(\d+) of 6 ", line) for line in lines.states]
+    ended = [int(match[1]) for match in counts if match]
+    assert len(ended) == len(counts) and ended == sorted(ended) and ended[-1] == 6
+    first = tunekit.load(ran.home).ranking()[0]
+    best = f"{first.best_value:.4f} ({first.name}@{first.best.iteration})"
+    assert "@" not in lines.states[0] and best in lines.states[-1]
 
 
-def test_a_restored_sweep_shows_only_trials_that_end_from_then_on(tmp_path, monkeypatch):
-    lives: list[Lines] = []
+def test_progress_of_a_restored_sweep_lists_each_trial_once_over_all_sessions(
+    tmp_path, monkeypatch
+):
+    sessions: list[Lines] = []
     made_by = ValidationCallback.__init__
 
     def watched(self: ValidationCallback, *known: Any, **named: Any) -> None:
         made_by(self, *known, **named)
-        self.progress = Progress(lives[-1])
-        self.progress._pace = shown.Pace(1.0)
+        self.progress = shows(sessions[-1])
 
     monkeypatch.setattr(ValidationCallback, "__init__", watched)
 
-    def made(folder: Path, **options: Any) -> Any:
-        lives.append(Lines())
+    def made(folder: Path, **options: Any) -> Ran:
+        sessions.append(Lines())
         return sweep(folder, asha(), **{"trials": 6, "slots": 3, "run": False, **options})
 
     ran, kills = run_killed(tmp_path, made, iter([60]))
     ran.validation.progress.close("")
-    first, second = (names(life.added) for life in lives)
+    first, second = (names(lines.added) for lines in sessions)
     everyone = [one.name for one in tunekit.load(ran.home).ranking()]
     assert kills == 1 and first and second
     assert sorted(first + second) == sorted(everyone)
-    assert all(" of 6 ended" in line for line in lives[1].states)
+    assert all(re.match(r"\d+ of 6 ", line) for line in sessions[1].states)
 
 
-def test_sweep_goes_on_if_its_terminal_is_gone(tmp_path):
+def test_sweep_finishes_without_progress_after_its_terminal_is_gone(tmp_path):
     class Gone(Lines):
         def status(self, line: str) -> None:
             super().status(line)
             raise OSError(5, "Input/output error")
 
     ran = sweep(tmp_path, asha(), trials=3, slots=3, run=False)
-    ran.validation.progress = progress = Progress(gone := Gone())
+    ran.validation.progress = Progress(gone := Gone())
     ran.sweep.run()
     assert all(trial.is_finished() for trial in ran.trials)
-    assert len(gone.states) == 1 and progress._new == []
+    assert len(gone.states) == 1
 
 
-def test_failed_trials_and_sweeps_without_a_score_say_so():
-    progress = SweepProgress("accuracy", "max")
-    assert progress.closing("/sweep") == ["no trial has a score: tunekit status /sweep"]
+def test_progress_ends_with_the_status_command_if_no_trial_has_a_score():
+    [line] = SweepProgress("accuracy", "max").closing("/sweep")
+    assert line.endswith("tunekit status /sweep")
 
 
 # Where it is shown --------------------------------------------------------------------------------
 
 
-def test_a_file_gets_the_state_once_a_minute(capsys):
+def test_progress_in_a_file_has_each_ended_trial_and_the_state_once_a_minute(capsys):
     clock = FakeClock()
     display = File(clock.monotonic)
     for second in range(150):
@@ -137,19 +144,21 @@ def test_a_file_gets_the_state_once_a_minute(capsys):
     assert capsys.readouterr().err.splitlines() == ["after 60", "after 120", "a trial"]
 
 
-def test_a_terminal_keeps_lines_and_changes_the_state_in_place(monkeypatch, capsys):
+def test_progress_in_a_terminal_keeps_lines_and_overwrites_the_state(capsys):
     display = Terminal()
     display.status("1 of 2")
     display.add(["a trial"])
     display.status("2 of 2")
     display.close()
     text = capsys.readouterr().err
-    assert "a trial\n" in text and "1 of 2\n" not in text and "2 of 2\n" not in text
+    assert "a trial\n" in text
+    for state in ("1 of 2", "2 of 2"):
+        assert f"\r{state}" in text and f"{state}\n" not in text
 
 
-def test_a_notebook_shows_text_in_its_cell(monkeypatch):
+def test_progress_in_a_notebook_escapes_lines_and_drops_the_state_at_the_end(monkeypatch):
     cell: list[str] = []
-    handle = SimpleNamespace(update=lambda part: cell.append(part))
+    handle = SimpleNamespace(update=cell.append)
     fake = SimpleNamespace(HTML=str, display=lambda part, display_id: handle)
     monkeypatch.setitem(sys.modules, "IPython.display", fake)
     display = Notebook()
@@ -160,7 +169,7 @@ def test_a_notebook_shows_text_in_its_cell(monkeypatch):
     assert cell[-1] == "<pre>&lt;b&gt;</pre>"
 
 
-def test_messages_above_the_state_are_shown_once(capsys, monkeypatch):
+def test_log_message_during_progress_is_printed_once(capsys, monkeypatch):
     for name in (None, "ray"):
         monkeypatch.setattr(logging.getLogger(name), "handlers", [])
     with showing_messages(), above_the_status():
@@ -168,13 +177,9 @@ def test_messages_above_the_state_are_shown_once(capsys, monkeypatch):
     assert capsys.readouterr().err.count("a validation failed") == 1
 
 
-@pytest.mark.parametrize("progress", [1, None])
-def test_fit_takes_only_a_bool(progress):
-    tuner = tunekit.Tuner(lambda config: None)
-    with pytest.raises(tunekit.errors.ConfigError, match="progress="):
-        tuner.fit(progress=progress)
-
-
-def test_fit_shows_progress_only_of_sweeps_with_validation():
-    with pytest.raises(tunekit.errors.ConfigError, match="validation_config"):
-        tunekit.Tuner(lambda config: None).fit(progress=True)
+@pytest.mark.parametrize(
+    ("progress", "named"), [(1, "progress="), (None, "progress="), (True, "validation_config")]
+)
+def test_fit_refuses_progress_that_is_not_a_bool_or_lacks_a_validation_config(progress, named):
+    with pytest.raises(tunekit.errors.ConfigError, match=named):
+        tunekit.Tuner(lambda config: None).fit(progress=progress)

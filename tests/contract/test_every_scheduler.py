@@ -1,19 +1,18 @@
-"""What holds for every scheduler, whatever happens to its trials and their validations."""
+"""Every scheduler gets each validation score once, in order, and one end of each trial."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
-from ray.train import ValidationTaskConfig
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
 
 import tunekit
+from tests.support.contract import check_contract, lags, run
 from tests.support.fakes import FakeClock
 from tests.support.journals import read
 from tests.support.local_sweep import LocalSweep
@@ -24,73 +23,21 @@ from tests.support.sweeps import (
     Counting,
     Endless,
     FailsOnce,
-    Ran,
     SavesWhen,
     index_of,
     quality,
     sweep,
 )
-from tunekit._ray import checkpoints
-from tunekit.core.validation import Attempt
 from tunekit.driver import shell
 
 every_mode = pytest.mark.parametrize("on_pending", MODES)
 
 
-def run(name: str, folder: Path, **options: Any) -> Ran:
-    """A sweep with one of the schedulers."""
-    case = CASES[name]
-    return sweep(folder, case.make(folder), **{**options, **case.options()})
-
-
-def lags(seed: int, most: float):
-    """Validations that take between 0 and ``most`` seconds."""
-    return lambda attempt: most * random.Random(f"{seed}/{attempt.id}").random()
-
-
-def check_contract(ran: Ran) -> None:
-    """Check the rules that always hold."""
-    heard, scores = ran.heard, ran.processed()
-    told = list(zip(heard.results, heard.generations, strict=True))
-    assert set(heard.statuses) <= {Trial.RUNNING}, "as Tune promises its schedulers"
-    removed = {e["trial_id"] for e in read(ran.home, "trial_ended") if e["removed"]}
-    for trial in ran.trials:
-        index = index_of(trial)
-        places = heard.places(index)
-        assert places == sorted(set(places)), "each once, in order"
-        assert set(places) <= set(scores[index]), "validated results only"
-        for (heard_index, iteration, score, _), generation in told:
-            if heard_index == index:
-                assert score == scores[index][generation, iteration], "with its own score"
-        ends = [score for i, score in heard.ends if i == index]
-        if trial.status == Trial.TERMINATED:
-            newest = max(scores[index], default=None)
-            if trial.trial_id not in removed:
-                assert ends == [newest and scores[index][newest]], "one end, with the newest score"
-            if newest:
-                assert trial.last_result["accuracy"] == scores[index][newest]
-                assert trial.last_result["tunekit/validated_at"] == newest[1]
-        else:
-            assert not ends
-    assert len({i for i, _ in heard.ends}) == len(heard.ends)
-    counts = ran.validation.summary()
-    assert counts["running"] == counts["starting"] == counts["queued"] == 0
-    assert not ran.sweep.controller._cached_trial_decisions, "no decision is left for a later save"
-    assert not ran.sweep.controller.sweep.queues, "no report is left"
-    check_leases(ran)
-
-
-def check_leases(ran: Ran) -> None:
-    """Only checkpoints that trials would be restored from are leased."""
-    for path in ran.validation.ledger.state.leases:
-        restarts = [t for t in ran.trials if t.checkpoint and t.checkpoint.path == path]
-        assert restarts, path
-        assert Path(path).exists()
-
-
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
 @every_case
-def test_scores_that_come_late_and_out_of_order(tmp_path, name, on_pending):
+def test_scheduler_gets_each_score_once_in_order_however_late_it_arrives(
+    tmp_path, name, on_pending
+):
     for seed in seeds(1, name, on_pending):
         draw = random.Random(seed)
         keep = {"num_to_keep": draw.choice([None, 1, 2, 3])}
@@ -116,8 +63,9 @@ def test_scores_that_come_late_and_out_of_order(tmp_path, name, on_pending):
 
 
 @pytest.mark.parametrize(("name", "on_pending"), [("asha", "auto"), ("pbt", "continue")])
-def test_results_that_arrive_in_another_order(tmp_path, name, on_pending):
-    """If a save and the report after it have ended, Ray may pass on the report first."""
+def test_reports_keep_their_iterations_if_ray_delivers_one_before_an_earlier_save(
+    tmp_path, name, on_pending
+):
     ran = run(
         name,
         tmp_path,
@@ -135,40 +83,10 @@ def test_results_that_arrive_in_another_order(tmp_path, name, on_pending):
     assert all(one["loss"] == 1 / one["training_iteration"] for one in reports)
 
 
-@pytest.mark.sampled(2)  # tests/kills/test_random_sweeps.py has it for each
 @every_case
-def test_failing_validations(tmp_path, name, on_pending):
-    def validate(attempt: Attempt):
-        draw = random.Random(attempt.id).random()
-        if draw < 0.2:
-            raise ValueError("no")
-        if draw < 0.3:
-            return {"accuracy": float("nan")}
-        if draw < 0.4:
-            return "not a dict"
-        return {"accuracy": draw}
-
-    def seconds(attempt: Attempt) -> float:
-        return 1e9 if random.Random(f"hang{attempt.id}").random() < 0.1 else 2.0
-
-    ran = run(
-        name,
-        tmp_path,
-        on_pending=on_pending,
-        trials=6,
-        slots=3,
-        validate=validate,
-        validation_s=seconds,
-        settings={"task_config": ValidationTaskConfig(timeout_s=30.0), "max_retries": 1},
-    )
-    check_contract(ran)
-    assert all(t.status == Trial.TERMINATED for t in ran.trials), "a validation fails no trial"
-    counts = ran.validation.summary()
-    assert counts["validated"] and (counts["failed"] or len(ran.trials) == 1)
-
-
-@every_case
-def test_a_trial_that_fails_for_good_takes_its_validations_with_it(tmp_path, name, on_pending):
+def test_scheduler_gets_the_error_of_a_failed_trial_after_its_earlier_reports(
+    tmp_path, name, on_pending
+):
     only_one = CASES[name].options().get("trials") == 1
     victim, seen = (0 if only_one else 3), tmp_path / "seen"
     seen.mkdir()
@@ -207,36 +125,12 @@ def test_a_trial_that_fails_for_good_takes_its_validations_with_it(tmp_path, nam
     assert failed.last_result["training_iteration"] == 3, "what it has reported is scored first"
 
 
-@pytest.mark.sampled(2)  # tests/kills/test_random_sweeps.py has it for each
-@every_case
-def test_a_trial_that_restarts_repeats_no_delivery(tmp_path, name, on_pending):
-    ran = run(
-        name,
-        tmp_path,
-        on_pending=on_pending,
-        trainable=FailsOnce,
-        max_failures=1,
-        policy=tunekit.EveryIterations(2),
-        validation_s=lags(3, 6.0),
-        slots=3,
-    )
-    check_contract(ran)
-    assert all(t.status == Trial.TERMINATED for t in ran.trials)
-    longest = [t for t in ran.trials if t.last_result["training_iteration"] >= 6]
-    assert longest
-    if not CASES[name].clones:  # a clone may go on beyond
-        # In the process of another trial, it does not count; nor past a pause.
-        assert {t.num_failures for t in longest} <= {0, 1}
-    assert not ran.heard.errors, "none failed for good"
-    assert sorted(ran.heard.added) == [index_of(t) for t in ran.trials]
-
-
 @pytest.mark.one_mode
 @every_mode
 @pytest.mark.parametrize("name", ["hyperband", "bohb"])
-def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
-    """Lost machines do not change what HyperBand compares, nor how far each trial gets."""
-
+def test_hyperband_stops_each_trial_at_the_same_iteration_if_trials_restart(
+    tmp_path, name, on_pending
+):
     def lengths(trainable: type[tune.Trainable], folder: Path) -> dict[int, int]:
         ran = run(
             name,
@@ -249,6 +143,7 @@ def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
         )
         check_contract(ran)
         assert any(t.num_failures for t in ran.trials) == (trainable is FailsOnce)
+        assert sorted(ran.heard.added) == [index_of(t) for t in ran.trials], "added once"
         return {index: max(ran.heard.of(index)) for index in ran.lengths()}
 
     quiet = lengths(Counting, tmp_path / "quiet")
@@ -258,7 +153,7 @@ def test_trials_that_restart_stay_in_their_brackets(tmp_path, name, on_pending):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", [n for n, case in CASES.items() if "continue" in case.modes])
-def test_what_is_trained_past_a_stop_does_not_appear(tmp_path, name):
+def test_stopped_trial_ends_at_the_iteration_of_its_decision_however_far_it_trained(tmp_path, name):
     ran = run(
         name,
         tmp_path,
@@ -271,13 +166,13 @@ def test_what_is_trained_past_a_stop_does_not_appear(tmp_path, name):
     lengths = ran.lengths()
     for index, iteration, _, decision in ran.heard.results:
         if decision == TrialScheduler.STOP:
-            assert lengths[index] == iteration, "what was trained past it does not appear"
+            assert lengths[index] == iteration
     if name.startswith("asha"):
         assert ran.executor.cancelled, "no trial has trained past its end: the test shows nothing"
 
 
 @pytest.mark.sampled(2)
-def test_a_storage_that_fails_to_delete_ends_no_sweep(tmp_path, monkeypatch):
+def test_sweep_finishes_if_its_storage_fails_to_delete_checkpoints(tmp_path, monkeypatch):
     kept: list[str] = []
 
     def fails(filesystem: Any, path: str) -> None:
@@ -293,7 +188,7 @@ def test_a_storage_that_fails_to_delete_ends_no_sweep(tmp_path, monkeypatch):
 
 @pytest.mark.sampled(2)
 @every_mode
-def test_a_decision_waits_for_a_save_in_progress(tmp_path, on_pending):
+def test_stop_that_arrives_during_a_save_ends_its_trial_once(tmp_path, on_pending):
     """Tune would keep a STOP for the next save, and end the trial then or never (fact of 2.60)."""
     for save_s in (0.4, 2.2):
         ran = sweep(
@@ -303,19 +198,16 @@ def test_a_decision_waits_for_a_save_in_progress(tmp_path, on_pending):
             trainable=Endless,
             trials=10,
             validation_s=lambda attempt: 1.5,
-            training_s=lambda trial, method, save_s=save_s: {"train": 1.0, "save": save_s}.get(
-                method, 0.0
-            ),
+            training_s=lambda _, method, s=save_s: {"train": 1.0, "save": s}.get(method, 0.0),
             stop={"training_iteration": 40},
         )
         check_contract(ran)
         stopped = [i for i, _, _, decision in ran.heard.results if decision == "STOP"]
         assert len(stopped) == len(set(stopped)) == 10
         assert all(t.status == Trial.TERMINATED and not t.is_saving for t in ran.trials)
-        assert not ran.sweep.controller._cached_trial_decisions
 
 
-def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
+def test_checkpoint_of_an_iteration_that_was_saved_before_is_not_validated_again(tmp_path):
     """A scheduler may ask a trial that has just saved to save once more."""
     ran = sweep(tmp_path, on_pending="wait", trials=1, run=False)
     controller, again = ran.sweep.controller, 0
@@ -331,42 +223,29 @@ def test_the_same_state_saved_again_is_not_validated_again(tmp_path):
     assert len(ran.executor.started) == LENGTH
 
 
-def test_a_checkpoint_that_is_needed_is_not_deleted_whatever_the_rule_says(tmp_path, monkeypatch):
-    """A clone has not saved yet: it would restart from that of its donor."""
-    monkeypatch.setattr(checkpoints, "surplus", lambda ranked, *_: list(ranked))
-    with pytest.raises(AssertionError, match="is needed but was about to be deleted"):
-        run(
-            "pbt",
-            tmp_path,
-            on_pending="wait",
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
-        )
-
-
-def test_a_validation_callback_needs_a_validated_scheduler(tmp_path):
+def test_validation_callback_without_a_validated_scheduler_raises_a_wiring_error(tmp_path):
     validation = tunekit.ValidationCallback(tunekit.ValidationConfig(fn=lambda checkpoint: {}))
     local = LocalSweep(Counting, tmp_path, FakeClock(), callbacks=[validation])
-    with pytest.raises(
-        tunekit.errors.WiringError, match="but its scheduler is not a ValidatedScheduler: "
-    ):
+    with pytest.raises(tunekit.errors.WiringError, match="ValidatedScheduler"):
         local.run()
 
 
 # Trials that fail to save, when their scheduler has just paused or stopped them -----------------
 
 
-def fails_to_save(trainable: type[tune.Trainable], when: Callable[[Any], bool]) -> Any:
-    """Return a trainable that fails to save, once for each trial, at the first chance."""
+class FailsToSave:
+    """A mixin for a trainable: each trial fails to save its third iteration, once."""
 
-    class Fails(trainable):  # type: ignore[misc,valid-type]
-        def save_checkpoint(self, checkpoint_dir: str) -> Any:
-            mark = Path(self.logdir, "save-failed")
-            if when(self) and not mark.exists():
-                mark.touch()
-                raise OSError("not saved")
-            return super().save_checkpoint(checkpoint_dir)
+    def save_checkpoint(self, checkpoint_dir: str) -> Any:
+        mark = Path(self.logdir, "save-failed")
+        if self.steps == 3 and not mark.exists():
+            mark.touch()
+            raise OSError("not saved")
+        return super().save_checkpoint(checkpoint_dir)
 
-    return Fails
+
+def failed_saves(folder: Path) -> int:
+    return len([*Path(f"{folder}-session").rglob("save-failed")])
 
 
 def a_second_each(trial: Trial, method: str) -> float:
@@ -396,7 +275,7 @@ class PausesAtTheSecond(FIFOScheduler):
         return next((t for t in able if t.status in (Trial.PENDING, Trial.PAUSED)), None)
 
 
-def test_a_trial_that_was_paused_does_not_train_after_a_restart_until_it_is_resumed(tmp_path):
+def test_paused_trial_whose_save_fails_does_not_restart_until_it_is_resumed(tmp_path):
     base = PausesAtTheSecond()
 
     class Watch(tune.Callback):
@@ -409,7 +288,7 @@ def test_a_trial_that_was_paused_does_not_train_after_a_restart_until_it_is_resu
     ran = sweep(
         tmp_path,
         base,
-        trainable=fails_to_save(Counting, lambda trial: trial.steps == 3),
+        trainable=type("Fails", (FailsToSave, Counting), {}),
         trials=2,
         slots=2,
         max_failures=1,
@@ -421,6 +300,7 @@ def test_a_trial_that_was_paused_does_not_train_after_a_restart_until_it_is_resu
     )
     check_contract(ran)
     assert [t.status for t in ran.trials] == [Trial.TERMINATED] * 2
+    assert failed_saves(tmp_path) == 2 and base.resumed
     assert not Watch.trained
 
 
@@ -434,7 +314,7 @@ class EndsInItsSecondLife(Counting):
         return {**reported, "done": self.steps == 5 and self._restored}
 
 
-def test_a_report_that_ends_a_trial_by_itself_is_not_taken_for_the_one_before_a_failure(tmp_path):
+def test_trial_that_ends_at_a_repeated_iteration_completes_with_its_score(tmp_path):
     saves = SavesWhen(lambda trial, report: report["training_iteration"] == 4 or report["done"])
     options = {"trainable": EndsInItsSecondLife, "policy": saves, "max_failures": 1}
     ran = sweep(tmp_path, trials=1, **options)
@@ -447,11 +327,11 @@ class StopsAtTheFirstScore(FIFOScheduler):
         return self.STOP
 
 
-def test_a_stop_survives_a_failure_while_saving(tmp_path):
+def test_stopped_trial_ends_where_it_was_stopped_if_its_save_fails(tmp_path):
     ran = sweep(
         tmp_path,
         StopsAtTheFirstScore(),
-        trainable=fails_to_save(Endless, lambda trial: trial.steps == 3),
+        trainable=type("Fails", (FailsToSave, Endless), {}),
         trials=1,
         # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 4 s on.
         policy=SavesWhen(lambda trial, result: result["training_iteration"] % 2),
@@ -460,5 +340,6 @@ def test_a_stop_survives_a_failure_while_saving(tmp_path):
         max_failures=1,
     )
     [trial] = ran.trials
+    assert failed_saves(tmp_path) == 1
     assert [(i, decision) for _, i, _, decision in ran.heard.results] == [(1, "STOP")]
     assert trial.status == "TERMINATED" and trial.last_result["training_iteration"] == 1

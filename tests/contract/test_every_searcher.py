@@ -1,4 +1,4 @@
-"""What holds for every searcher, whatever happens to trials and their validations."""
+"""Every searcher gets each validation score once, in order, and one end of each trial."""
 
 from __future__ import annotations
 
@@ -16,15 +16,11 @@ from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 from ray.tune.schedulers import FIFOScheduler
-from ray.tune.search import (
-    ConcurrencyLimiter,
-    Repeater,
-    Searcher,
-)
+from ray.tune.search import ConcurrencyLimiter, Repeater, Searcher
 from ray.tune.search.optuna import OptunaSearch
 from threadpoolctl import threadpool_limits
 
-from tests.contract.test_every_scheduler import check_contract, lags
+from tests.support.contract import check_contract, lags
 from tests.support.journals import read, scores_of
 from tests.support.schedulers import asha
 from tests.support.sweeps import LENGTH, Counting, Most, Ran, index_of, sweep
@@ -42,6 +38,11 @@ def of_ray(name: str, **options: Any) -> Searcher:
     return getattr(import_module(f"ray.tune.search.{module}"), kind)(**options)
 
 
+def nevergrad() -> Searcher:
+    optimizer = import_module("nevergrad").optimizers.OnePlusOne
+    return of_ray("nevergrad.NevergradSearch", optimizer=optimizer)
+
+
 #: What each needs, and how it is made.
 SEARCHERS: dict[str, tuple[list[str], Callable[[], Searcher]]] = {
     "optuna": ([], lambda: OptunaSearch(seed=1)),
@@ -50,27 +51,12 @@ SEARCHERS: dict[str, tuple[list[str], Callable[[], Searcher]]] = {
         ["hyperopt"],
         lambda: of_ray("hyperopt.HyperOptSearch", n_initial_points=3, random_state_seed=1),
     ),
-    "nevergrad": (
-        ["nevergrad"],
-        lambda: of_ray(
-            "nevergrad.NevergradSearch",
-            optimizer=import_module("nevergrad").optimizers.OnePlusOne,
-        ),
-    ),
-    "bayesopt": (
-        ["bayes_opt"],
-        lambda: of_ray("bayesopt.BayesOptSearch", random_search_steps=3),
-    ),
+    "nevergrad": (["nevergrad"], nevergrad),
+    "bayesopt": (["bayes_opt"], lambda: of_ray("bayesopt.BayesOptSearch", random_search_steps=3)),
     "bohb": (["hpbandster", "ConfigSpace"], lambda: of_ray("bohb.TuneBOHB", seed=1)),
 }
 every_mode = pytest.mark.parametrize("on_pending", MODES)
-every_scheduler = pytest.mark.parametrize(
-    "scheduler",
-    [
-        pytest.param(FIFOScheduler, id="fifo"),
-        pytest.param(asha, id="asha"),
-    ],
-)
+every_scheduler = pytest.mark.parametrize("scheduler", [FIFOScheduler, asha], ids=["fifo", "asha"])
 
 
 @pytest.fixture(autouse=True)
@@ -92,7 +78,7 @@ class Told:
 
 
 class Hears:
-    """A mixin for a searcher's class that records its calls."""
+    """A mixin for a searcher's class that records its calls; it keeps its name."""
 
     ran: Ran
 
@@ -119,21 +105,13 @@ class Hears:
         self.told.append(Told(what, trial_id, result, int(overdue)))
 
 
-def hearing(base: Searcher) -> Searcher:
-    """Record a searcher's calls; its type does not change."""
-    base.told = []
-    base.__class__ = type(type(base).__name__, (Hears, type(base)), {})
-    return base
-
-
 def search(folder, base: Searcher, alg: Any = None, *, run: bool = True, **options: Any) -> Ran:
     """Run a sweep with a searcher whose calls are recorded, wrapped as ``alg``."""
-    base = hearing(base)
-    alg = base if alg is None else alg
+    base.told = []
+    base.__class__ = type(type(base).__name__, (Hears, type(base)), {})
     options = {"trials": TRIALS, "slots": 3, "param_space": SPACE, **options}
-    ran = sweep(
-        folder, options.pop("scheduler", FIFOScheduler)(), search_alg=alg, run=False, **options
-    )
+    scheduler = options.pop("scheduler", FIFOScheduler)()
+    ran = sweep(folder, scheduler, search_alg=alg or base, run=False, **options)
     type(base).ran = ran
     if run:
         ran.sweep.run(most=20_000)
@@ -172,8 +150,8 @@ def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy
     assert not any(t.overdue for t in base.told if t.what == "suggest"), "all that is known first"
 
 
-def test_trial_that_ends_with_infinity_is_infeasible_to_a_searcher_that_can_tell(tmp_path):
-    for name, learnt in (("optuna", math.inf), ("bayesopt", None)):  # the latter fits a model
+def test_infinite_last_metric_reaches_optuna_but_no_searcher_that_fits_a_model(tmp_path):
+    for name, learnt in (("optuna", math.inf), ("bayesopt", None)):
         base, numbers = SEARCHERS[name][1](), itertools.count()
 
         class Diverges(Counting):
@@ -196,18 +174,15 @@ def test_trial_that_ends_with_infinity_is_infeasible_to_a_searcher_that_can_tell
 @every_mode
 @every_scheduler
 @pytest.mark.parametrize("name", SEARCHERS)
-def test_scores_that_come_late_and_out_of_order(tmp_path, name, scheduler, on_pending):
+def test_searcher_gets_each_score_once_in_order_however_late_it_arrives(
+    tmp_path, name, scheduler, on_pending
+):
     needs, make = SEARCHERS[name]
     for package in needs:
         pytest.importorskip(package)
     base = make()
-    ran = search(
-        tmp_path,
-        base,
-        scheduler=scheduler,
-        on_pending=on_pending,
-        validation_s=lags(3, 8.0),
-    )
+    how = {"scheduler": scheduler, "validation_s": lags(3, 8.0)}
+    ran = search(tmp_path, base, on_pending=on_pending, **how)
     check_contract(ran)
     check_searcher(ran, base)
     assert len(ran.trials) == TRIALS
@@ -219,7 +194,9 @@ def test_scores_that_come_late_and_out_of_order(tmp_path, name, scheduler, on_pe
 
 
 @every_mode
-def test_trials_that_fail_or_never_have_a_score(tmp_path, on_pending):
+def test_searcher_gets_one_error_of_a_failed_trial_and_no_result_of_an_unscored_one(
+    tmp_path, on_pending
+):
     class Fails(Counting):
         def setup(self, config):
             super().setup(config)
@@ -272,7 +249,7 @@ def check_wrapped(ran: Ran, base: Searcher, wrap: str) -> None:
 
 @every_mode
 @every_wrap
-def test_trials_that_wait_for_scores_count_for_limits_and_batches(tmp_path, wrap, on_pending):
+def test_searcher_limits_and_batches_count_trials_that_wait_for_scores(tmp_path, wrap, on_pending):
     # A limiter inside of a Repeater must have the metric when it is made, with stock Tune, too.
     base = OptunaSearch(metric="accuracy", mode="max", seed=3)
     most, wraps = WRAPS[wrap]
@@ -294,7 +271,7 @@ def test_trials_that_wait_for_scores_count_for_limits_and_batches(tmp_path, wrap
 
 
 @every_mode
-def test_optunas_study_has_the_folded_metrics(tmp_path, on_pending):
+def test_optuna_study_has_the_parameters_and_validation_scores_of_each_trial(tmp_path, on_pending):
     base = OptunaSearch(seed=2)
     ran = search(tmp_path, base, on_pending=on_pending, validation_s=lags(7, 8.0))
     study = base._ot_study
@@ -308,23 +285,15 @@ def test_optunas_study_has_the_folded_metrics(tmp_path, on_pending):
     assert study.best_params == {name: best.config[name] for name in SPACE}
 
 
-def two_metrics(attempt: Attempt) -> dict[str, float]:
-    draw = random.Random(f"{attempt.id}").random()
-    return {"accuracy": draw, "size": 1.0 / draw + attempt.request.iteration}
-
-
 @every_mode
-def test_several_metrics_at_once(tmp_path, on_pending):
+def test_optuna_with_two_metrics_gets_both_from_each_validation(tmp_path, on_pending):
+    def validate(attempt: Attempt) -> dict[str, float]:
+        draw = random.Random(f"{attempt.id}").random()
+        return {"accuracy": draw, "size": 1.0 / draw + attempt.request.iteration}
+
     base = OptunaSearch(metric=["accuracy", "size"], mode=["max", "min"], seed=2)
-    ran = search(
-        tmp_path,
-        base,
-        on_pending=on_pending,
-        validate=two_metrics,
-        validation_s=lags(8, 8.0),
-        metric=None,
-        mode=None,
-    )
+    how = {"validate": validate, "validation_s": lags(8, 8.0), "metric": None, "mode": None}
+    ran = search(tmp_path, base, on_pending=on_pending, **how)
     check_contract(ran)
     check_searcher(ran, base, ("accuracy", "size"))
     seen = [t.values for t in base._ot_study.trials]

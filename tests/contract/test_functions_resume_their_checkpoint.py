@@ -1,4 +1,4 @@
-"""Resumed functions continue from their checkpoint or fail; none silently starts from scratch."""
+"""A resumed function continues from its checkpoint or fails; it never silently starts over."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def in_a_thread(config: dict[str, Any]) -> Any:
     return found[0]
 
 
-def counting(ask: Any = None, *, fails_at: int = 0, at_end: Any = None) -> Any:
+def counting(ask: Any = None, *, fails_at: int = 0) -> Any:
     """A function that counts to ``LENGTH``, starting from its checkpoint."""
 
     def function(config: dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ WHOLE = [(n, n) for n in range(1, LENGTH + 1)]
 
 
 @pytest.mark.parametrize("ask", [from_tune, from_train, in_a_thread])
-def test_a_function_that_asks_for_its_checkpoint_continues_from_it(tmp_path, ask):
+def test_paused_trial_continues_from_the_checkpoint_that_its_function_gets(tmp_path, ask):
     sweep = ran(tmp_path, counting(ask), on_pending="wait-paused", trials=2)
     assert rows(sweep) == [WHOLE, WHOLE]
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 2
@@ -126,65 +126,58 @@ def turns(ran: Ran) -> list[str]:
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_only_a_function_that_has_asked_for_its_checkpoint_releases_its_slot_while_it_waits(
-    tmp_path, asks
-):
+def test_waiting_trial_releases_its_slot_only_if_its_function_gets_checkpoints(tmp_path, asks):
     sweep = beside(tmp_path, counting(from_tune if asks else None))
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 4
     for row in rows(sweep):
-        assert row == WHOLE[: len(row)], "none begins anew"
+        assert row == WHOLE[: len(row)]
     reported = turns(sweep)
     assert (len(reported) > len(set(reported))) is asks, "others report in between"
     events = read(sweep.home, "reported")
     assert not any({HAS_ASKED, CAN_SAVE} & e["report"].keys() for e in events)
 
 
-def test_a_trial_whose_score_is_there_resumes_before_others_begin(tmp_path):
-    """Tune has requested the resources of all others by then."""
+def test_trial_whose_score_has_arrived_resumes_before_further_trials_begin(tmp_path):
     sweep = beside(tmp_path, counting(from_tune), trials=8, validation_s=lambda attempt: 3.0)
     reported, names = turns(sweep), [trial.trial_id for trial in sweep.trials]
     back = next(n for n, name in enumerate(reported) if name in reported[:n])
     assert set(reported[: back + 1]) == set(names[:4]), "the fourth began before the score came"
 
 
-def test_a_function_that_waits_for_less_than_a_start_keeps_its_slot(tmp_path):
+@pytest.mark.parametrize(("on_pending", "start_s"), [("auto-beside", 30.0), ("auto", 0.0)])
+def test_waiting_trial_keeps_its_slot_if_a_start_takes_longer_or_validations_share_slots(
+    tmp_path, on_pending, start_s
+):
     sweep = beside(
         tmp_path,
         counting(from_tune),
-        training_s=lambda trial, method: {"train": 1.0, "start": 30.0}.get(method, 0.0),
+        on_pending=on_pending,
+        training_s=lambda _, method: {"train": 1.0, "start": start_s}.get(method, 0.0),
     )
     reported = turns(sweep)
     assert len(reported) == len(set(reported)) == 4
 
 
-def test_where_trials_can_use_all_resources_none_releases_its_slot(tmp_path):
-    sweep = beside(tmp_path, counting(from_tune), on_pending="auto")
-    reported = turns(sweep)
-    assert len(reported) == len(set(reported)) == 4
-
-
 @pytest.mark.parametrize("max_failures", [0, 2, -1])
-def test_a_function_that_starts_over_fails_with_what_to_write_and_is_not_retried(
-    tmp_path, max_failures
-):
+def test_function_that_starts_over_after_a_pause_fails_and_is_not_retried(tmp_path, max_failures):
     sweep = ran(tmp_path, counting(), on_pending="wait-paused", trials=2, max_failures=max_failures)
-    assert rows(sweep) == [[(1, 1)], [(1, 1)]], "no report of a second life is anywhere"
+    assert rows(sweep) == [[(1, 1)], [(1, 1)]]
     for trial in sweep.trials:
         assert trial.status == "ERROR" and trial.num_failures == 1
         assert trial.last_result["training_iteration"] == 1
         error = Path(trial.error_file).read_text()
-        assert "resumed from its checkpoint of iteration 1" in error
-        assert "checkpoint = tune.get_checkpoint()" in error
-        assert "with checkpoint.as_directory() as folder:" in error
+        assert "iteration 1" in error and "checkpoint = tune.get_checkpoint()" in error
     check_journal(events_in(sweep.home))
 
 
 @pytest.mark.parametrize(
     ("ask", "status", "reported"),
     [(None, "ERROR", WHOLE[:3]), (from_tune, "TERMINATED", WHOLE[:3] + WHOLE[2:])],
-    ids=["begins anew", "asks for its checkpoint"],
+    ids=["starts over", "gets its checkpoint"],
 )
-def test_a_function_that_fails_resumes_its_checkpoint_or_ends(tmp_path, ask, status, reported):
+def test_failed_function_continues_from_its_checkpoint_or_its_trial_fails(
+    tmp_path, ask, status, reported
+):
     function = counting(ask, fails_at=4)
     sweep = ran(tmp_path, function, max_failures=-1, policy=tunekit.EveryIterations(2))
     [trial] = sweep.trials
@@ -192,7 +185,7 @@ def test_a_function_that_fails_resumes_its_checkpoint_or_ends(tmp_path, ask, sta
     assert trial.num_failures == (1 if ask else 2)
 
 
-def test_a_function_that_failed_before_its_first_checkpoint_may_start_over(tmp_path):
+def test_function_that_fails_before_its_first_checkpoint_may_start_over(tmp_path):
     failed = tmp_path / "failed"
 
     def function(config: dict[str, Any]) -> None:
@@ -208,19 +201,18 @@ def test_a_function_that_failed_before_its_first_checkpoint_may_start_over(tmp_p
     assert rows(sweep) == [[(1, 1), (1, 1), (2, 2), (3, 3)]]
 
 
-def test_a_function_without_state_may_ask_and_ignore_its_checkpoint(tmp_path):
-    def function(config: dict[str, Any]) -> None:
+def test_function_may_get_its_checkpoint_and_ignore_it(tmp_path):
+    def ignoring(config: dict[str, Any]) -> None:
         tune.get_checkpoint()
-        tunekit.checkpoint_with(lambda folder: None)
-        for step in range(LENGTH):
-            tune.report({"steps": step})
 
-    sweep = ran(tmp_path, function, on_pending="wait-paused", stop={"training_iteration": 4})
+    four = {"training_iteration": 4}
+    sweep = ran(tmp_path, counting(ignoring), on_pending="wait-paused", stop=four)
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
+    assert rows(sweep) == [[(n, 1) for n in range(1, 5)]]
 
 
 @pytest.mark.parametrize(("asks", "status"), [(False, "ERROR"), (True, "TERMINATED")])
-def test_a_clone_that_starts_over_fails(tmp_path, asks, status):
+def test_clone_whose_function_does_not_get_its_checkpoint_fails(tmp_path, asks, status):
     scheduler = pbt(
         hyperparam_mutations={"lr": [0.1]},
         custom_explore_fn=lambda config: {"lr": 0.2},
@@ -242,12 +234,12 @@ def test_a_clone_that_starts_over_fails(tmp_path, asks, status):
     check_journal(events_in(sweep.home))
 
 
-def test_a_function_that_starts_over_in_a_restored_sweep_fails(tmp_path):
+def test_restored_function_that_starts_over_fails_and_continues_once_fixed(tmp_path):
     options = {"policy": tunekit.EveryIterations(2), "validation_s": lambda attempt: 0.5}
     with suppress(Killed), killed_after(14):
         ran(tmp_path, counting(), **options)
-        raise AssertionError("It was to be killed.")
-    shutdown_session()  # of the driver that is no more
+        raise AssertionError("it was not killed")
+    shutdown_session()  # of the killed driver
     home = tmp_path / "sweep"
     before = [e["report"]["training_iteration"] for e in read(home, "reported")]
     assert 2 <= len(before) < LENGTH
@@ -257,33 +249,33 @@ def test_a_function_that_starts_over_in_a_restored_sweep_fails(tmp_path):
 
     again = restoring(home, errored=ResumeConfig.ResumeType.RESUME)
     sweep = ran(tmp_path, counting(from_tune), **options, **again)
-    assert [trial.status for trial in sweep.trials] == ["TERMINATED"], "the mended one goes on"
+    assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
     assert dict(rows(sweep)[0]) == dict(WHOLE)
 
 
 # What a report says of its checkpoint -------------------------------------------------------------
 
 
-def test_a_report_says_how_its_checkpoint_is_validated(tmp_path):
-    def wishing(config: dict[str, Any]) -> None:
-        for wish, problem in ((True, "needs a checkpoint"), ("yes", "is of type str")):
-            with pytest.raises(tunekit.errors.ConfigError, match=problem):
-                tunekit.report({"loss": 1.0}, validation=wish)
+def test_validation_argument_of_a_report_decides_how_its_checkpoint_is_validated(tmp_path):
+    def choosing(config: dict[str, Any]) -> None:
+        for wrong in (True, "yes"):  # there is no checkpoint yet; the type is wrong
+            with pytest.raises(tunekit.errors.ConfigError, match="validation="):
+                tunekit.report({"loss": 1.0}, validation=wrong)
         tunekit.checkpoint_with(lambda directory: None)
-        for wish in (None, True, False, ValidationTaskConfig(fn_kwargs={"divide_by": 100})):
-            tunekit.report({"loss": 1.0}, validation=wish)
+        for choice in (None, True, False, ValidationTaskConfig(fn_kwargs={"divide_by": 100})):
+            tunekit.report({"loss": 1.0}, validation=choice)
 
     def validate(attempt: Any) -> dict[str, float]:
         return {"accuracy": attempt.request.iteration / attempt.request.kwargs.get("divide_by", 10)}
 
     settings = {"when": 5, "fn": lambda checkpoint, divide_by=10: {}}
-    sweep = ran(tmp_path, wishing, validate=validate, settings=settings)
+    sweep = ran(tmp_path, choosing, validate=validate, settings=settings)
     assert sweep.trials[0].status == "TERMINATED"
     assert sweep.validated() == {0: {2: 0.2, 4: 0.04}}
     assert not [name for name in sweep.trials[0].last_result if "tunekit_validation" in name]
 
 
-def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
+def test_error_of_a_trial_whose_save_function_raises_names_its_exception(tmp_path):
     def train(config: dict[str, Any]) -> None:
         def save(directory: Path) -> None:
             raise TypeError("cannot serialize Net")
@@ -292,7 +284,7 @@ def test_a_save_that_raises_is_named_with_its_exception(tmp_path):
         tune.report({"loss": 1.0})
 
     error = Path(ran(tmp_path, train).trials[0].error_file).read_text()
-    assert "tunekit.checkpoint_with(save) raised TypeError: cannot serialize Net" in error
+    assert "tunekit.checkpoint_with(save)" in error and "TypeError: cannot serialize Net" in error
 
 
 # What saves by default ---------------------------------------------------------------------------
@@ -329,27 +321,22 @@ class SavingByItself(Saving):
 @pytest.mark.parametrize(
     ("trainable", "expected"),
     [
-        (counting(), [1, 2, 3, 4, 5]),
-        (reporting_checkpoints, [2, 4]),
-        (choosing, [3]),
-        (Saving, [1, 2, 3, 4, 5]),
-        (SavingByItself, [1, 3]),
+        pytest.param(counting(), [1, 2, 3, 4, 5], id="function"),
+        pytest.param(reporting_checkpoints, [2, 4], id="function reports checkpoints"),
+        pytest.param(choosing, [3], id="function requests validation"),
+        pytest.param(Saving, [1, 2, 3, 4, 5], id="class"),
+        pytest.param(SavingByItself, [1, 3], id="class requests checkpoints"),
     ],
 )
 @pytest.mark.parametrize("when", ["auto", 1])
-def test_by_default_checkpoints_are_saved_where_nothing_else_requests_them(
+def test_default_policy_saves_each_iteration_only_if_the_trainable_requests_none(
     tmp_path, caplog, trainable, expected, when
 ):
     if not isinstance(trainable, type):
         trainable = tunekit.checkpointable(trainable)
     let_tell_of_resuming(trainable)
-    sweep = ran(
-        tmp_path,
-        trainable,
-        trainable=trainable,
-        policy=DefaultPolicy(when),
-        settings={"when": when},
-    )
+    how = {"policy": DefaultPolicy(when), "settings": {"when": when}}
+    sweep = ran(tmp_path, trainable, trainable=trainable, **how)
     events = read(sweep.home, "checkpoint_saved")
     assert [e["iteration"] for e in events] == expected
-    assert "is due" not in caplog.text
+    assert "tunekit._ray.functions" not in {record.name for record in caplog.records}

@@ -1,11 +1,12 @@
-"""All loggers and files, Tune's and users', get each result once, with its score."""
+"""Each logger and each file, Tune's and the user's, gets each result once, with its score."""
 
 from __future__ import annotations
 
 import csv
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,15 +32,17 @@ Rows = dict[str, list[tuple[int, int, float | None]]]
 
 
 class Store(LoggerCallback):
-    """As those of MLflow or Comet: a run per trial, closed at its end, from which nothing comes."""
+    """As those of MLflow or Comet: a run for each trial, which takes no rows after its end."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[dict[str, Any]]] = defaultdict(list)
         self.open: set[str] = set()
+        self.starts: Counter[str] = Counter()
         self.ends: dict[str, bool] = {}
 
     def log_trial_start(self, trial: Trial) -> None:
         self.open.add(trial.trial_id)
+        self.starts[trial.trial_id] += 1
 
     def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
         assert trial.trial_id in self.open
@@ -63,15 +66,19 @@ def fifo(folder: Path) -> tuple[Ran, Store]:
     return run(folder, trials=3, policy=tunekit.EveryIterations(2))
 
 
-def asha(folder: Path) -> tuple[Ran, Store]:
+def asha(folder: Path, on_pending: str = "continue") -> tuple[Ran, Store]:
     base = AsyncHyperBandScheduler(grace_period=2, reduction_factor=2, max_t=LENGTH)
-    return run(folder, base, trials=8)
+    return run(folder, base, trials=8, slots=3, on_pending=on_pending)
 
 
 def pbt(folder: Path) -> tuple[Ran, Store]:
     schedulers.seed_all(0)  # PBT draws donors and hyperparameters
     base = schedulers.pbt(perturbation_interval=3, quantile_fraction=0.5)
     return run(folder, base, trials=4, **schedulers.space())
+
+
+MADE = {"fifo": fifo, "pbt": pbt}
+MADE |= {f"asha-{mode}": partial(asha, on_pending=mode) for mode in schedulers.MODES}
 
 
 def row_of(row: dict[str, Any]) -> tuple[int, int, float | None]:
@@ -112,9 +119,10 @@ def scalars(trial: Trial, tag: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(tag)] if known else []
 
 
-@pytest.mark.parametrize("make", [fifo, asha, pbt])
-def test_every_place_has_the_same_rows(tmp_path, make):
-    ran, store = make(tmp_path)
+@pytest.mark.parametrize("made", MADE)
+def test_loggers_files_and_tables_have_the_rows_of_the_journal(tmp_path, made):
+    ran, store = MADE[made](tmp_path)
+    assert not store.open and store.ends == {t.trial_id: False for t in ran.trials}
     wanted = processed(ran)
     assert sum(score is not None for rows in wanted.values() for *_, score in rows) > 15
     tables = tunekit.load(ran.home).reports
@@ -122,16 +130,16 @@ def test_every_place_has_the_same_rows(tmp_path, make):
     results = {one.metrics["trial_id"]: one.metrics_dataframe for one in ResultGrid(analysis)}
     for trial in ran.trials:
         rows, name = wanted[trial.trial_id], trial.trial_id
-        assert len({row[:2] for row in rows}) == len(rows), "a row is there twice"
-        assert rows == sorted(rows, key=lambda row: row[:2]), "out of order"
+        assert len({row[:2] for row in rows}) == len(rows)
+        assert rows == sorted(rows, key=lambda row: row[:2])
         assert [row_of(row) for row in store.rows[name]] == rows
         assert in_result_json(trial) == rows
         assert in_progress_csv(trial) == rows
         for frame in (tables[tables.trial_id == name], results[name]):
             assert [row_of(row) for row in frame.to_dict("records")] == rows
         points = [(n, pytest.approx(score)) for _, n, score in rows if score is not None]
-        # Tune's logger begins another file after an exploit, whose name is the time in seconds.
-        if len({row[0] for row in rows}) == 1:
+        # Tune's logger begins another file at each start, whose name is the time in seconds.
+        if store.starts[name] == 1:
             assert scalars(trial, "ray/tune/accuracy") == points
         newest = [row for row in rows if row[2] is not None][-1]
         assert trial.last_result["accuracy"] == newest[2]
@@ -139,35 +147,22 @@ def test_every_place_has_the_same_rows(tmp_path, make):
         assert not any(math.isnan(v) for v in trial.metric_analysis["accuracy"].values())
 
 
-def test_a_table_of_trials_has_the_newest_score_of_each(tmp_path):
+def test_table_of_results_has_the_newest_score_of_each_trial(tmp_path):
     policy = tunekit.EveryIterations(4)
     ran, _ = run(tmp_path, trials=3, policy=policy, param_space={"lr": 0.1})
     analysis = ExperimentAnalysis(str(ran.home), default_metric="accuracy", default_mode="max")
-    own = ResultGrid(analysis)
-    results = ValidatedResults(own)
+    results = ValidatedResults(own := ResultGrid(analysis))
     frame = results.get_dataframe().set_index("trial_id")
     assert len(frame) == len(results) == len(ran.trials)
     for result in results:
         metrics, row = result.metrics, frame.loc[result.metrics["trial_id"]]
-        assert (metrics["training_iteration"], metrics["tunekit/validated_at"]) == (
-            LENGTH,
-            12,
-        )
+        assert metrics["training_iteration"] == LENGTH and metrics["tunekit/validated_at"] == 12
         for name in ("accuracy", "tunekit/validated_at", "training_iteration"):
             assert row[name] == metrics[name]
         assert row["config/lr"] == result.config["lr"]
     # The best row of each trial is as it was reported and validated.
     best = results.get_dataframe("accuracy", "max")
     assert best.equals(own.get_dataframe("accuracy", "max"))
-
-
-@pytest.mark.parametrize("on_pending", ["auto", "continue", "wait", "wait-paused", "wait-reused"])
-def test_rows_come_in_order_and_before_the_end(tmp_path, on_pending):
-    base = AsyncHyperBandScheduler(grace_period=2, reduction_factor=2, max_t=LENGTH)
-    ran, store = run(tmp_path, base, trials=6, slots=2, on_pending=on_pending)
-    assert not store.open and store.ends == {t.trial_id: False for t in ran.trials}
-    for trial_id, rows in processed(ran).items():
-        assert [row_of(row) for row in store.rows[trial_id]] == rows
 
 
 class Both(Counting):
@@ -177,22 +172,27 @@ class Both(Counting):
         return {**super().step(), "accuracy": -float(self.steps)}
 
 
-def test_trainings_values_of_a_name_of_validations(tmp_path):
-    """Including the first iterations, which wait until it is known whose metric it is."""
-    policy = tunekit.EveryIterations(4)
-    ran, store = run(tmp_path, trainable=Both, trials=2, policy=policy)
+@pytest.mark.parametrize("scores", [True, False], ids=["validated", "all failed"])
+def test_logger_gets_a_training_value_of_a_validation_metric_under_its_reported_name(
+    tmp_path, scores
+):
+    """Also in the first iterations, which wait until the names of validation are known."""
+
+    def validate(attempt: Any) -> Any:
+        return {"accuracy": 0.5} if scores else RuntimeError("fails")
+
+    settings, policy = {"max_retries": 0}, tunekit.EveryIterations(4)
+    ran, store = run(
+        tmp_path, trainable=Both, trials=2, validate=validate, settings=settings, policy=policy
+    )
     for trial in ran.trials:
-        rows = store.rows[trial.trial_id]
-        assert [row["tunekit/reported/accuracy"] for row in rows] == [
-            -float(n) for n in range(1, 10)
-        ]
-        assert [n for n, row in enumerate(rows, 1) if "accuracy" in row] == [4, 8]
-        assert [float(row["tunekit/reported/accuracy"]) for row in table(trial)] == [
-            -n for n in range(1, 10)
-        ]
+        rows, own = store.rows[trial.trial_id], [-float(n) for n in range(1, 10)]
+        assert [row["tunekit/reported/accuracy"] for row in rows] == own
+        assert [n for n, row in enumerate(rows, 1) if "accuracy" in row] == [4, 8] * scores
+        assert [float(row["tunekit/reported/accuracy"]) for row in table(trial)] == own
 
 
-def test_a_metric_that_stays_trainings_is_logged(tmp_path):
+def test_logger_gets_metrics_that_only_training_reports(tmp_path):
     validates = {"metric": "loss", "mode": "min", "validate": lambda attempt: {"f1": 0.5}}
     _, store = run(tmp_path, trainable=Both, trials=2, **validates)
     for rows in store.rows.values():
@@ -200,30 +200,13 @@ def test_a_metric_that_stays_trainings_is_logged(tmp_path):
         assert all(row["f1"] == 0.5 and "tunekit/reported/loss" not in row for row in rows)
 
 
-def test_without_any_score_nothing_is_shown_as_validated(tmp_path):
-    fails = {"validate": lambda attempt: RuntimeError("fails"), "settings": {"max_retries": 0}}
-    _, store = run(tmp_path, trainable=Both, trials=2, **fails)
-    for rows in store.rows.values():
-        assert [row["tunekit/reported/accuracy"] for row in rows] == [
-            -float(n) for n in range(1, 10)
-        ]
-        assert not any("accuracy" in row for row in rows)
-
-
-def test_nested_metrics_and_a_later_name(tmp_path):
-    """A metric that later validations add is a column only where the logger can add one."""
-
+def test_nested_metrics_are_columns_and_later_names_are_in_the_table_of_reports(tmp_path):
     def validate(attempt):
         more = {"late": 1.0} if attempt.request.iteration > 4 else {}
         return {"accuracy": 0.5, "eval": {"n": attempt.request.iteration}, **more}
 
-    ran, store = run(
-        tmp_path,
-        trainable=Counting,
-        trials=1,
-        policy=tunekit.EveryIterations(2),
-        validate=validate,
-    )
+    policy = tunekit.EveryIterations(2)
+    ran, store = run(tmp_path, trainable=Counting, trials=1, policy=policy, validate=validate)
     [rows] = store.rows.values()
     scored = [row.get("eval", {}).get("n") for row in rows]
     assert scored == [None, 2, None, 4, None, 6, None, 8, None]
@@ -234,8 +217,8 @@ def test_nested_metrics_and_a_later_name(tmp_path):
     assert list(loaded["late"].dropna()) == [1.0, 1.0]
 
 
-def test_what_a_trial_repeats_after_a_failure_is_there_again(tmp_path):
-    """As in stock Tune; ``tunekit.load`` has only the newest run."""
+def test_iterations_repeated_after_a_failure_are_logged_again_and_loaded_once(tmp_path):
+    """As in stock Tune."""
     options = {"trainable": FailsOnce, "max_failures": 1, "policy": tunekit.EveryIterations(4)}
     ran, store = run(tmp_path, trials=2, **options)
     steps = [*range(1, 6), *range(5, 10)]
@@ -247,7 +230,7 @@ def test_what_a_trial_repeats_after_a_failure_is_there_again(tmp_path):
     assert list(reports["tunekit/runs"]) == 2 * [1, 1, 1, 1, 2, 1, 1, 1, 1]
 
 
-def test_failed_validations_and_trials_hold_nothing_back(tmp_path):
+def test_logger_gets_all_rows_and_the_end_of_trials_that_fail(tmp_path):
     def validate(attempt: Any) -> Any:
         if random.Random(attempt.request.id).random() < 0.3:
             return RuntimeError("fails")
@@ -273,7 +256,7 @@ def test_failed_validations_and_trials_hold_nothing_back(tmp_path):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("on_pending", ["continue", "wait-paused"])
-def test_each_row_is_there_once_after_kills(tmp_path, seed, on_pending):
+def test_files_and_tables_of_a_killed_sweep_have_each_row_once(tmp_path, seed, on_pending):
     stores: list[Store] = []
     draw = random.Random(seed)
 
@@ -298,13 +281,10 @@ def test_each_row_is_there_once_after_kills(tmp_path, seed, on_pending):
         assert sorted(set(told)) == steps and len(told) <= len(steps) + kills
 
 
-class Changes(LoggerCallback):
-    """A user's callback that changes results in place, as Tune allows."""
+def test_metric_that_a_callback_adds_to_a_result_is_kept(tmp_path):
+    class Changes(LoggerCallback):
+        def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
+            result["accuracy_percent"] = 100 * result["accuracy"]
 
-    def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
-        result["accuracy_percent"] = 100 * result["accuracy"]
-
-
-def test_a_callback_may_add_to_results(tmp_path):
     [trial] = sweep(tmp_path, trials=1, later_callbacks=(Changes(),)).trials
     assert trial.last_result["accuracy_percent"] == 100 * trial.last_result["accuracy"]

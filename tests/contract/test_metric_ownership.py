@@ -1,4 +1,4 @@
-"""A metric has one name however it is written, and belongs to validation if that returns it."""
+"""A metric has one name, and belongs to validation once any validation has returned it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ray.tune import ResultGrid
+from ray.tune import CheckpointConfig, ResultGrid
 from ray.tune.analysis import ExperimentAnalysis
 from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 
 import tunekit
 from tests.support.kills import killed_at_each
-from tests.support.schedulers import moasha, pbt
+from tests.support.schedulers import pbt
 from tests.support.sweeps import LENGTH, Counting, Endless, Ran, index_of, rows_of, sweep
+from tunekit.core.metrics import flatten
 from tunekit.reading.curves import curves
 
 MODES = ["continue", "wait", "wait-paused"]
-FLAT, NESTED = {"val/acc": 0.99}, {"val": {"acc": 0.99}}
 
 
 def boasting(own: dict[str, Any]) -> type[Counting]:
@@ -33,8 +33,6 @@ def boasting(own: dict[str, Any]) -> type[Counting]:
 
 
 class Rows(LoggerCallback):
-    """A logger of a user's."""
-
     def __init__(self):
         self.rows: list[dict[str, Any]] = []
 
@@ -43,32 +41,27 @@ class Rows(LoggerCallback):
 
 
 def results_of(ran: Ran) -> ResultGrid:
-    controller = ran.sweep.controller
-    analysis = ExperimentAnalysis(
-        controller._storage.experiment_fs_path,
-        storage_filesystem=controller._storage.storage_filesystem,
-        trials=ran.trials,
-        default_metric="val/acc",
-        default_mode="max",
-    )
-    return ResultGrid(analysis)
+    goal = {"default_metric": "val/acc", "default_mode": "max"}
+    return ResultGrid(ExperimentAnalysis(str(ran.home), trials=ran.trials, **goal))
 
 
-@pytest.mark.parametrize("validated", [{"val/acc": None}, {"val": {"acc": None}}], ids=str)
+@pytest.mark.parametrize("nested", [False, True], ids=["validated flat", "validated nested"])
 @pytest.mark.parametrize(
     "reported",
     [
-        FLAT,
-        NESTED,
+        {"val/acc": 0.99},
+        {"val": {"acc": 0.99}},
         {"val/acc": 0.99, "val": {"loss": 0.5}},
         {"val/acc": 0.98, "val": {"acc": 0.99}},
     ],
     ids=str,
 )
-def test_a_metric_has_one_name_wherever_it_is_shown(tmp_path, reported, validated):
+def test_files_tables_and_loggers_show_a_metric_by_one_name_however_it_is_nested(
+    tmp_path, reported, nested
+):
     def validate(attempt):
         value = (attempt.request.iteration + 10 * int(attempt.request.trial_id[-1])) / 100
-        return {"val/acc": value} if "val/acc" in validated else {"val": {"acc": value}}
+        return {"val": {"acc": value}} if nested else {"val/acc": value}
 
     rows = Rows()
     ran = sweep(
@@ -81,46 +74,32 @@ def test_a_metric_has_one_name_wherever_it_is_shown(tmp_path, reported, validate
         later_callbacks=(rows,),
         listening=False,
     )
-    scores = {
-        t.trial_id: [(n + 10 * i) / 100 for n in range(1, 10)] for i, t in enumerate(ran.trials)
-    }
-    loaded = tunekit.load(ran.home)
-    frames = {result.metrics["trial_id"]: result.metrics_dataframe for result in results_of(ran)}
-    for trial in ran.trials:
-        own = scores[trial.trial_id]
+    loaded, results = tunekit.load(ran.home), results_of(ran)
+    frames = {result.metrics["trial_id"]: result.metrics_dataframe for result in results}
+    for index, trial in enumerate(ran.trials):
+        name, own = trial.trial_id, [(n + 10 * index) / 100 for n in range(1, 10)]
         files = rows_of(trial)
-        assert [tunekit.core.metrics.flatten(row)["val/acc"] for row in files] == own
+        assert [flatten(row)["val/acc"] for row in files] == own
         assert all(row["tunekit/reported/val/acc"] == 0.99 for row in files)
-        assert list(frames[trial.trial_id]["val/acc"]) == own
-        assert set(frames[trial.trial_id]["tunekit/reported/val/acc"]) == {0.99}
-        table = loaded.reports[loaded.reports.trial_id == trial.trial_id]
-        assert list(table["val/acc"]) == own and set(table["tunekit/reported/val/acc"]) == {0.99}
-        points = [
-            point["value"]
-            for point in curves(loaded.timeline, trial.trial_id, ["val/acc"])["val/acc"]
-        ]
-        assert points == own
+        for table in (frames[name], loaded.reports[loaded.reports.trial_id == name]):
+            assert list(table["val/acc"]) == own
+            assert set(table["tunekit/reported/val/acc"]) == {0.99}
+        points = curves(loaded.timeline, name, ["val/acc"])["val/acc"]
+        assert [point["value"] for point in points] == own
         assert trial.metric_analysis["val/acc"]["max"] == own[-1]
         assert trial.metric_analysis["val/acc"]["min"] == own[0]
-        shown = [
-            value
-            for row in rows.rows
-            if row["trial_id"] == trial.trial_id
-            and (value := tunekit.core.metrics.flatten(row).get("val/acc")) is not None
-        ]
-        assert shown == own, "a user's logger is told validated values only"
-        best = trial.run_metadata.checkpoint_manager.best_checkpoint_results
-        for one in best:
-            found = tunekit.core.metrics.flatten(one.metrics)
+        shown = [flatten(row).get("val/acc") for row in rows.rows if row["trial_id"] == name]
+        assert [value for value in shown if value is not None] == own
+        for one in trial.run_metadata.checkpoint_manager.best_checkpoint_results:
+            found = flatten(one.metrics)
             assert found["val/acc"] == own[found["training_iteration"] - 1]
-    best = results_of(ran).get_best_result("val/acc", "max", scope="all")
-    assert best.metrics["trial_id"] == ran.trials[1].trial_id
-    worst = results_of(ran).get_best_result("val/acc", "min", scope="all")
-    assert worst.metrics["trial_id"] == ran.trials[0].trial_id
+    for mode, trial in (("max", ran.trials[1]), ("min", ran.trials[0])):
+        found = results.get_best_result("val/acc", mode, scope="all")
+        assert found.metrics["trial_id"] == trial.trial_id
 
 
 @pytest.mark.parametrize("on_pending", MODES)
-def test_the_scheduler_gets_validation_metrics_however_they_are_nested(tmp_path, on_pending):
+def test_scheduler_and_stopping_criteria_get_a_metric_however_it_is_nested(tmp_path, on_pending):
     heard: list[float] = []
 
     class Hears(FIFOScheduler):
@@ -142,13 +121,10 @@ def test_the_scheduler_gets_validation_metrics_however_they_are_nested(tmp_path,
     assert heard and set(heard) == {0.1}
 
 
-OWN_LOOKING = ["generation", "iteration_runs", "validated_iteration", "reported", "time"]
-
-
-@pytest.mark.parametrize("name", OWN_LOOKING)
-def test_metric_of_any_name_is_what_the_user_reports(tmp_path, name):
-    """Schedulers count by it, criteria stop by it, and each table shows it."""
-
+@pytest.mark.parametrize(
+    "name", ["generation", "iteration_runs", "validated_iteration", "reported", "time"]
+)
+def test_metric_with_a_name_that_tunekit_also_uses_keeps_its_reported_values(tmp_path, name):
     class Named(Endless):
         def step(self):
             result = super().step()
@@ -188,9 +164,8 @@ def lacks_it(index: int):
 
 
 @pytest.mark.parametrize("on_pending", MODES)
-@pytest.mark.parametrize("slow", [0.2, 5.0], ids=["lacking-first", "lacking-last"])
-def test_trainings_value_does_not_stand_in_for_a_validation(tmp_path, on_pending, slow):
-    """Also where the first score of the sweep lacks it, and another one is on its way."""
+@pytest.mark.parametrize("slow", [0.2, 5.0], ids=["lacking first", "lacking last"])
+def test_training_value_never_replaces_a_missing_validation_score(tmp_path, on_pending, slow):
     ran = sweep(
         tmp_path,
         on_pending=on_pending,
@@ -215,12 +190,11 @@ def test_trainings_value_does_not_stand_in_for_a_validation(tmp_path, on_pending
     own = loaded.reports[loaded.reports.trial_id == lacking.trial_id]
     assert own.accuracy.isna().all()
     assert set(loaded.trials.best.dropna()) == {0.081, 0.082}
-    judged = loaded.decisions[loaded.decisions.trial_id == lacking.trial_id]
-    assert judged.empty
+    assert lacking.trial_id not in set(loaded.decisions.trial_id)
 
 
 @pytest.mark.parametrize("on_pending", MODES)
-def test_a_trial_without_a_score_is_not_cloned(tmp_path, on_pending):
+def test_trial_without_a_score_is_not_cloned(tmp_path, on_pending):
     def validate(attempt):
         number = int(attempt.request.trial_id[-1])
         return {"accuracy": number / 10} if number else {"loss": 0.5}
@@ -242,8 +216,7 @@ def test_a_trial_without_a_score_is_not_cloned(tmp_path, on_pending):
 
 
 @pytest.mark.parametrize("on_pending", MODES)
-def test_a_sweep_may_be_ranked_by_a_metric_that_only_training_reports(tmp_path, on_pending):
-    """As if it were validated inline: every result, in order, from the first one on."""
+def test_scheduler_that_ranks_by_a_training_metric_gets_every_result_in_order(tmp_path, on_pending):
     ran = sweep(
         tmp_path,
         AsyncHyperBandScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2),
@@ -261,7 +234,7 @@ def test_a_sweep_may_be_ranked_by_a_metric_that_only_training_reports(tmp_path, 
 
 
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-def test_a_restored_sweep_decides_on_the_same_scores(tmp_path, on_pending):
+def test_restored_sweep_decides_on_validation_scores_only(tmp_path, on_pending):
     def make(folder, **options):
         return sweep(
             folder,
@@ -281,9 +254,7 @@ def test_a_restored_sweep_decides_on_the_same_scores(tmp_path, on_pending):
         assert set(table.iteration) == {1, 2, 4, 5} and len(table) == 4
 
 
-def test_a_checkpoint_is_not_kept_for_a_score_that_is_trainings(tmp_path):
-    from ray.tune import CheckpointConfig
-
+def test_best_checkpoints_are_kept_by_validation_scores_only(tmp_path):
     ran = sweep(
         tmp_path,
         trainable=boasting({"accuracy": 0.99}),
@@ -298,10 +269,10 @@ def test_a_checkpoint_is_not_kept_for_a_score_that_is_trainings(tmp_path):
     assert left.is_dir()
 
 
-# Until it is known whose name it is ---------------------------------------------------------------
+# Before the first validations have ended ---------------------------------------------------------
 
 
-def test_a_trial_that_ends_before_its_first_checkpoint_ends_no_sweep(tmp_path, caplog):
+def test_sweep_continues_after_a_trial_that_ends_before_its_first_checkpoint(tmp_path):
     class EndsSoon(Counting):
         def step(self):
             soon = self.trial_name.endswith("0") and self.steps == 1
@@ -312,24 +283,7 @@ def test_a_trial_that_ends_before_its_first_checkpoint_ends_no_sweep(tmp_path, c
     assert ran.validated()[0] == {}
 
 
-@pytest.mark.parametrize("on_pending", ["wait", "continue"])
-def test_results_that_wait_for_the_names_of_metrics_pass_in_the_order_of_their_scores(
-    tmp_path, on_pending
-):
-    """Until the first validations have ended, the loss could be one of their metrics."""
-    ran = sweep(
-        tmp_path,
-        moasha(),
-        on_pending=on_pending,
-        trials=4,
-        validation_s=lambda attempt: 9.0 - 0.3 * int(attempt.request.trial_id.rsplit("_", 1)[1]),
-    )
-    assert list(dict.fromkeys(index for index, *_ in ran.heard.results)) == [3, 2, 1, 0]
-
-
-def test_a_name_that_only_later_scores_have_is_validations_when_it_is_read(tmp_path):
-    """The second trial's validation also returns a loss: training's is then another quantity."""
-
+def test_metric_that_later_validations_return_is_never_read_from_training(tmp_path):
     def validate(attempt):
         more = {"loss": 0.7} if attempt.request.trial_id.endswith("1") else {}
         return {"accuracy": attempt.request.iteration / 100, **more}

@@ -1,8 +1,9 @@
-"""With any trial and validation on any machine, a sweep ends or is refused at its start."""
+"""Any sweep on any machine ends, or is refused at its start."""
 
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,9 +12,8 @@ from ray import train, tune
 from ray.train.torch import TorchTrainer
 
 import tunekit
-from tests.contract.test_trials_and_validations_take_turns import BASES
 from tests.support.fakes import FakeExecutor
-from tests.support.schedulers import CASES
+from tests.support.schedulers import CASES, pbt
 from tests.support.sweeps import Asking, Counting, sweep
 from tunekit._ray import cluster
 from tunekit._ray.capabilities import Capabilities
@@ -22,7 +22,10 @@ from tunekit.core.shares import fits, total
 from tunekit.driver.resources import share_cluster
 from tunekit.errors import ConfigError
 
-SCHEDULERS = {**BASES, "hyperband": lambda: CASES["hyperband"].make(None)}
+SCHEDULERS = {
+    **{name: partial(CASES[name].make, None) for name in ("fifo", "asha", "hyperband")},
+    "pbt": partial(pbt, time_attr="time_total_s", perturbation_interval=3, quantile_fraction=0.25),
+}
 # Seconds of the sweep's clock after which it is taken for one that never ends.
 NEVER = 2000.0
 
@@ -98,10 +101,10 @@ def demands(kind: str, size: str, cpus: int, gpus: int) -> tuple[Any, dict[str, 
     return trainable, smaller if size == "smaller" else same
 
 
-def test_loop_that_waits_for_what_decides_nothing_is_scored(tmp_path, monkeypatch):
+def test_sweep_ends_if_loop_waits_for_score_that_no_decision_needs(tmp_path, monkeypatch):
     """No decision needs the score, and only the trial itself can compute it."""
     case = (1, 0, "equal", "class", "asha", "auto", Asking)
-    test_a_sweep_ends_or_is_refused_at_its_start(tmp_path, monkeypatch, *case)
+    test_sweep_on_any_machine_ends_or_is_refused_at_its_start(tmp_path, monkeypatch, *case)
 
 
 @pytest.mark.sampled(36)
@@ -112,7 +115,7 @@ def test_loop_that_waits_for_what_decides_nothing_is_scored(tmp_path, monkeypatc
 @pytest.mark.parametrize("size", ["smaller", "equal", "larger"])
 @pytest.mark.parametrize("gpus", [0, 1])
 @pytest.mark.parametrize("cpus", [1, 2, 4])
-def test_a_sweep_ends_or_is_refused_at_its_start(
+def test_sweep_on_any_machine_ends_or_is_refused_at_its_start(
     tmp_path, monkeypatch, cpus, gpus, size, kind, base, where, loop
 ):
     machine = {"CPU": float(cpus), "GPU": float(gpus)}
@@ -127,14 +130,17 @@ def test_a_sweep_ends_or_is_refused_at_its_start(
     )
     settings, real = settings_of(tuner), tuner.validation.executor
     bundles = trial_bundles(settings.trainable, {})
-    fit = all(fits(machine, (), need) for need in (total(*bundles), real.need))
+    needed = (total(*bundles), real.need)
+    fit = all(fits(machine, (), need) for need in needed)
     with monkeypatch.context() as on_machine:
         on_machine.setattr(ray, "is_initialized", lambda: True)
         on_machine.setattr(ray, "cluster_resources", lambda: machine)
         on_machine.setattr(cluster, "cannot_grow", lambda: True)
-        with nullcontext() if fit else pytest.raises(ConfigError, match="can start"):
+        with nullcontext() if fit else pytest.raises(ConfigError) as refused:
             share_cluster(settings, tuner.validation)
     if not fit:
+        lacking = {name for need in needed for name in need if need[name] > machine.get(name, 0)}
+        assert lacking and all(name in str(refused.value) for name in lacking)
         return
     ran = sweep(
         tmp_path,

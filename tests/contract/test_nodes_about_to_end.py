@@ -1,4 +1,4 @@
-"""Trials whose node is about to end save at their next report and continue elsewhere."""
+"""A trial whose node is about to end saves at its next report and continues elsewhere."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import tunekit
-from tests.contract.test_every_scheduler import check_contract
+from tests.support.contract import check_contract
 from tests.support.schedulers import CASES, MODES
 from tests.support.sweeps import LENGTH, SavesWhen, sweep
 from tunekit._ray.capabilities import Capabilities
@@ -46,7 +46,7 @@ def starts_in(events: list[Any]) -> list[Reported]:
 
 @pytest.mark.parametrize("on_pending", MODES)
 @pytest.mark.parametrize("name", ["fifo", "asha", "hyperband", "pbt"])
-def test_trials_that_leave_a_node_lose_nothing_and_repeat_nothing(
+def test_trials_on_an_ending_node_restart_elsewhere_and_repeat_no_iteration(
     name: str, on_pending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     case = CASES[name]
@@ -79,7 +79,7 @@ def test_trials_that_leave_a_node_lose_nothing_and_repeat_nothing(
         assert scores == saved
 
 
-def test_a_trial_that_saves_by_itself_leaves_once_it_has_saved(
+def test_trial_that_saves_by_itself_leaves_an_ending_node_after_its_next_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Capabilities, "can_save", lambda self, trial: False)
@@ -93,7 +93,7 @@ def test_a_trial_that_saves_by_itself_leaves_once_it_has_saved(
     assert [e.report["training_iteration"] for e in starts_in(events)] == [1, 8]
 
 
-def test_a_trial_that_cannot_be_resumed_stays_on_its_node(
+def test_trial_that_cannot_be_resumed_stays_on_an_ending_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Capabilities, "can_resume", lambda self, trial: False)

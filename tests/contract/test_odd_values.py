@@ -1,4 +1,4 @@
-"""With odd values anywhere, a sweep ends as it should, and its files can be read."""
+"""A sweep ends, and its files can be read, with any value in its reports, scores and arguments."""
 
 from __future__ import annotations
 
@@ -94,6 +94,10 @@ def can_be_read(ran: Ran, *, page: bool = False) -> tunekit.Sweep:
     return loaded
 
 
+def size_of(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+
+
 def everything() -> dict[str, Any]:
     """A report with every odd value that can be sent between processes, also as a key."""
     own: dict[str, Any] = {}
@@ -109,7 +113,7 @@ def everything() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
-def test_every_odd_value_in_one_report(tmp_path, on_pending):
+def test_report_with_every_odd_value_is_recorded_and_its_checkpoint_scored(tmp_path, on_pending):
     ran = odd_sweep(tmp_path, report=everything, on_pending=on_pending)
     loaded = can_be_read(ran, page=True)
     assert [trial.status for trial in ran.trials] == ["TERMINATED", "TERMINATED"]
@@ -132,10 +136,9 @@ ROW = st.dictionaries(
     on_pending=st.sampled_from(["continue", "wait", "wait-paused"]),
     killed=st.none() | st.integers(8, 60),
 )
-def test_a_sweep_ends_whatever_its_values(
+def test_killed_sweep_with_odd_values_ends_and_its_files_can_be_read(
     tmp_path_factory, row, validated, raises, on_pending, killed
 ):
-    """Also if its driver is killed, and it is restored."""
     folder = tmp_path_factory.mktemp("sweep")
 
     def report():
@@ -162,7 +165,7 @@ def test_a_sweep_ends_whatever_its_values(
 
 
 @pytest.mark.parametrize("on_pending", ["auto", "continue", "wait"])
-def test_iterations_that_a_trial_numbers_in_its_own_way_are_counted(tmp_path, on_pending):
+def test_trial_that_reports_float_iterations_is_scored_at_each_iteration(tmp_path, on_pending):
     class Floats(Counting):
         def step(self):
             return {**super().step(), "training_iteration": float(self.steps)}
@@ -181,7 +184,7 @@ def test_iterations_that_a_trial_numbers_in_its_own_way_are_counted(tmp_path, on
     assert rows["accuracy"].notna().all()
 
 
-def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, caplog):
+def test_oversized_values_are_recorded_as_their_sizes_and_the_score_counts(tmp_path, caplog):
     assert pack_result({"pixels": numpy.ones(2**17)})["pixels"].sum() == 2**17
     array, lines = numpy.zeros((512, 512)), ["a line of 24 characters."] * 100_000
 
@@ -192,15 +195,14 @@ def test_of_what_is_too_large_a_text_is_kept_and_the_score_counts(tmp_path, capl
     rows = can_be_read(ran).reports
     row = rows[rows.trial_id.str.endswith("0")].iloc[-1]
     assert row["accuracy"] == ROUNDS / 10
-    assert row["pixels"] == "<a value of about 2,097,152 bytes, left out>"
-    assert row["said/all"] == "<a value of about 2,400,000 bytes, left out>"
-    assert row["tensor"].startswith("<a value of about 2,09")
-    assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
-    [told] = [r.getMessage() for r in caplog.records if "1 MiB" in r.getMessage()]
-    assert "'pixels', 'said/all', 'tensor', which is recorded" in told
+    names = {"pixels": "2,097,152", "said/all": "2,400,000", "tensor": "2,09"}
+    assert all(size in row[name] and len(row[name]) < 100 for name, size in names.items())
+    assert size_of(ran.home) < 2**20
+    [told] = [text for text in caplog.messages if "'pixels'" in text]
+    assert all(repr(name) in told for name in names)
 
 
-def test_of_an_exception_with_a_long_message_little_is_kept(tmp_path):
+def test_long_message_of_a_failed_validation_is_not_recorded_in_full(tmp_path):
     def fail() -> None:
         raise ValueError("a line of a long message\n" * 10**5)
 
@@ -211,10 +213,8 @@ def test_of_an_exception_with_a_long_message_little_is_kept(tmp_path):
         stop={"training_iteration": ROUNDS},
         settings={"max_retries": 0, "on_failure": "ignore"},
     )
-    assert {
-        event["status"] for event in read(ran.home) if event["event"] == "validation_ended"
-    } == {"failed"}
-    assert sum(file.stat().st_size for file in ran.home.rglob("*") if file.is_file()) < 2**20
+    assert {event["status"] for event in read(ran.home, "validation_ended")} == {"failed"}
+    assert size_of(ran.home) < 2**20
 
 
 # Arguments --------------------------------------------------------------------------------------
@@ -234,25 +234,22 @@ TIMED: list[Any] = [
 
 
 @pytest.mark.parametrize("make", TIMED)
-def test_numpy_arguments_of_schedulers_make_no_journal_that_nobody_can_read(tmp_path, caplog, make):
+def test_sweep_with_numpy_arguments_of_its_scheduler_can_be_restored_and_read(
+    tmp_path, caplog, make
+):
     def made(folder: Path, **options: Any) -> Ran:
         space = {"lr": tune.choice([N(1), N(2)])}
         return sweep(folder, make(), param_space=space, trials=5, run=False, **options)
 
-    try:
-        make()
-    except tunekit.errors.ConfigError as error:
-        assert "max_t" in str(error)  # refused before anything is written
-        return
     ran, kills = run_killed(tmp_path, made, iter([60]))
     assert kills == 1 and all(trial.status == "TERMINATED" for trial in ran.trials)
     loaded = tunekit.load(ran.home)
     assert len(loaded.decisions) > 5 and loaded.best().score > 0
-    assert not [r for r in caplog.records if "as it is" in r.msg]
+    assert not [r for r in caplog.records if r.name.startswith("tunekit.journal")]
 
 
 @pytest.mark.parametrize("seconds", [numpy.float64(60), numpy.float32(0.5), 2**33, 1])
-def test_a_limit_of_time_may_be_any_number_that_is_allowed(tmp_path, seconds):
+def test_timeout_of_a_report_is_recorded_with_its_checkpoint_as_a_float(tmp_path, seconds):
     task = train.ValidationTaskConfig(timeout_s=seconds)
     ran = odd_sweep(tmp_path, report=lambda: {tunekit.training.VALIDATION_KEY: task})
     saved = [event for event in read(ran.home, "checkpoint_saved") if event.get("timeout_s")]
@@ -261,7 +258,9 @@ def test_a_limit_of_time_may_be_any_number_that_is_allowed(tmp_path, seconds):
 
 
 @pytest.mark.parametrize("seconds", [10**10, True])  # Ray refuses the others
-def test_no_other_limit_of_time_is_taken(tmp_path, caplog, seconds):
+def test_invalid_timeout_is_refused_in_the_config_and_ignored_in_a_report(
+    tmp_path, caplog, seconds
+):
     task = train.ValidationTaskConfig(timeout_s=seconds)
     with pytest.raises(tunekit.errors.ConfigError, match="timeout_s="):
         tunekit.ValidationConfig(fn=lambda checkpoint: {}, task_config=task)

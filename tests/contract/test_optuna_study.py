@@ -1,4 +1,4 @@
-"""A sweep as a study of Optuna's, by the real package."""
+"""``Sweep.to_optuna`` returns an Optuna study with the sweep's trials, scores and search space."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def ended(tmp_path_factory) -> tuple[Ran, tunekit.Sweep, optuna.Study]:
 
 
 @pytest.mark.parametrize("low", [float("nan"), float("-inf"), None])
-def test_a_recorded_range_without_limits_is_inferred(tmp_path, low):
+def test_range_recorded_without_finite_limits_is_inferred_from_the_trials(tmp_path, low):
     space = {"lr": {"kind": "float", "low": low, "high": 1.0}}
     about = {"time": 1e9, "required": ["accuracy"], "mode": "max", "space": space}
     journal = Journal(LocalFolder(tmp_path), about=about)
@@ -65,12 +65,11 @@ def test_a_recorded_range_without_limits_is_inferred(tmp_path, low):
     assert (found.low, found.high) == (0.1, 0.2)
 
 
-def test_values_and_intermediate_values_are_the_validated_ones(ended):
+def test_study_values_and_intermediate_values_are_the_validation_scores(ended):
     ran, _, study = ended
     assert [trial.user_attrs["trial_id"] for trial in study.trials] == [
         trial.trial_id for trial in ran.trials
     ]
-    assert len(study.trials) == 12
     scores = ran.validated()
     for number, trial in enumerate(study.trials):
         assert trial.number == number
@@ -78,12 +77,13 @@ def test_values_and_intermediate_values_are_the_validated_ones(ended):
         assert trial.value == max(scores[number].values())
         at = trial.user_attrs["iteration"]
         assert scores[number][at] == trial.value == trial.user_attrs["metrics"]["accuracy"]
+    assert len(study.trials) == 12
     other = tunekit.load(ran.home, mode="min").to_optuna()
     assert [trial.value for trial in other.trials] == [min(own.values()) for own in scores.values()]
     assert [one.direction.name for one in (study, other)] == ["MAXIMIZE", "MINIMIZE"]
 
 
-def test_trials_that_the_scheduler_stopped_early_are_pruned_and_those_at_the_end_are_not(ended):
+def test_trial_is_pruned_in_the_study_only_if_the_scheduler_stopped_it_early(ended):
     ran, sweep, study = ended
     lengths = list(ran.lengths().values())
     states = [trial.state for trial in study.trials]
@@ -96,7 +96,7 @@ def test_trials_that_the_scheduler_stopped_early_are_pruned_and_those_at_the_end
     assert study.best_trial.value == max(trial.value for trial in whole)
 
 
-def test_parameters_have_the_distributions_that_were_written_down(ended):
+def test_study_parameters_have_the_distributions_of_the_recorded_search_space(ended):
     ran, _, study = ended
     for trial, of in zip(study.trials, ran.trials, strict=True):
         assert trial.params == {
@@ -112,7 +112,7 @@ def test_parameters_have_the_distributions_that_were_written_down(ended):
     assert study.user_attrs == {"metric": "accuracy", "constants": {"epochs": 9}}
 
 
-def test_distributions_follow_from_the_values_where_none_was_written_down(tmp_path):
+def test_study_distributions_are_inferred_without_a_recorded_search_space(tmp_path):
     so_many = {"trials": 60, "stop": {"training_iteration": 1}}  # to tell one scale from the other
     ran = asha(tmp_path, **so_many)
     study = tunekit.load(ran.home).to_optuna()
@@ -125,7 +125,7 @@ def test_distributions_follow_from_the_values_where_none_was_written_down(tmp_pa
     assert set(found["net/act"].choices) == {"relu", "tanh"} and "epochs" not in found
 
 
-def test_trials_that_fail_have_failed_and_those_without_a_score_too(tmp_path):
+def test_failed_trials_and_trials_without_a_score_have_state_fail_in_the_study(tmp_path):
     def validate(attempt: Any) -> dict[str, float]:
         if attempt.request.trial_id.endswith("_00001"):
             raise RuntimeError("no such image")
@@ -143,7 +143,7 @@ def test_trials_that_fail_have_failed_and_those_without_a_score_too(tmp_path):
     assert study.trials[0].intermediate_values == ran.validated()[0]
 
 
-def test_a_sweep_that_was_killed_has_running_trials(tmp_path):
+def test_trials_with_pending_validations_run_in_the_study_of_a_killed_sweep(tmp_path):
     with pytest.raises(Killed), killed_after(60):
         asha(tmp_path, validation_slots=1)
     sweep = tunekit.load(tmp_path / "sweep")
@@ -154,10 +154,10 @@ def test_a_sweep_that_was_killed_has_running_trials(tmp_path):
     assert all(trial.datetime_complete is None for trial in running)
 
 
-def test_exploits_are_attributes_and_parameters_those_of_the_value(tmp_path):
+def test_study_has_exploits_and_the_parameters_that_led_to_each_value(tmp_path):
     seed_all(1)
     space = {"lr": tune.uniform(0.1, 0.2)}
-    # Without resampling, it is by 0.8 or 1.2, also out of the space.
+    # Without resampling, a rate changes by a factor of 0.8 or 1.2, also out of the space.
     base = pbt(hyperparam_mutations=space, quantile_fraction=0.5, resample_probability=0.0)
     options: dict[str, Any] = {"on_pending": "wait", "param_space": space, "run": False}
     ran = recorded(sweep(tmp_path, base, trials=4, **options), space)
@@ -180,7 +180,7 @@ def test_exploits_are_attributes_and_parameters_those_of_the_value(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_storage_has_it_by_name_once(ended, tmp_path):
+def test_study_is_stored_under_its_name_and_a_second_of_that_name_is_refused(ended, tmp_path):
     _, sweep, study = ended
     storage = optuna.storages.JournalStorage(
         optuna.storages.journal.JournalFileBackend(str(tmp_path / "studies"))
@@ -190,14 +190,12 @@ def test_a_storage_has_it_by_name_once(ended, tmp_path):
     assert [(t.value, t.params, t.user_attrs) for t in read.trials] == [
         (t.value, t.params, t.user_attrs) for t in study.trials
     ]
-    with pytest.raises(
-        tunekit.errors.ConfigError, match="study_name='sweep' is in the storage already"
-    ):
+    with pytest.raises(tunekit.errors.ConfigError, match="study_name='sweep'"):
         sweep.to_optuna(storage)
     assert len(sweep.to_optuna(storage, "again").trials) == 12
 
 
-def test_choices_that_are_no_single_values_are_texts(tmp_path):
+def test_choices_of_compound_values_are_texts_or_flattened_in_the_study(tmp_path):
     space = {
         "widths": tune.choice([(8, 8), (4,)]),
         "optimizer": tune.choice([{"momentum": 0.9}, {"momentum": 0.5}]),
@@ -228,7 +226,7 @@ def test_choices_that_are_no_single_values_are_texts(tmp_path):
         (0.1, None),
     ],
 )
-def test_spaces_are_described_as_tune_draws_from_them(domain, known):
+def test_recorded_search_space_has_exactly_the_range_that_tune_draws_from(domain, known):
     found = described_space({"x": domain})
     assert found == ({} if known is None else {"x": known})
     if known is not None:

@@ -1,4 +1,4 @@
-"""The report in a real browser, in a wide and a narrow window, and printed."""
+"""In a real browser, reports can be read at any width, used, printed and followed."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ import uvicorn
 from ray import tune
 
 import tunekit
-from tests.contract.test_live_page import TOKEN, key_of
-from tests.contract.test_reading_matches_files import asha, pbt
 from tests.support.chromium import CHROMIUM, Chromium, Tab, script
 from tests.support.readers import score, session, trial
+from tests.support.recordings import asha, pbt
 from tunekit.board import serve
 from tunekit.board.page import write_page
 from tunekit.board.serve import Application
 from tunekit.messages.problems import Problems
 from tunekit.reading.catalogue import Catalogue
 
+TOKEN = "t0ken-" * 5
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian: chromium)"),
     pytest.mark.sampled(2),
@@ -80,34 +80,19 @@ def page(request, tmp_path_factory) -> Path:
     return write_page(loaded, folder / "report.html")
 
 
-WIDTHS = (1280, 800, 500)
-
-
-def looked_at(tab: Tab, page: Path) -> dict[str, Any]:
-    """Check a page at every width; it is loaded once."""
+def test_report_has_no_overlapping_cut_or_empty_part_at_any_width(tab, page):
     tab.open(page)
-    found: dict[str, Any] = {}
-    trouble: list[str] = []
-    for width in WIDTHS:
+    for width in (1280, 800, 500):
         tab.resize(width)
-        found = tab.run(script("look"))
-        trouble += [f"{width}: {one}" for one in found["trouble"]]
-        for name, chart in found["charts"].items():
-            assert chart["marks"] > 0, f"{name} has nothing in it"
+        seen = tab.run(script("look"))
+        assert seen["trouble"] == [], width
+        for name, chart in seen["charts"].items():
+            assert chart["marks"] > 0 and chart["titles"], f"{name} has nothing in it"
             assert chart["width"] <= chart["room"] + 1
-    assert trouble == []
-    return found
+        assert {"chart-validated", "chart-training0", "chart-timeline"} <= set(seen["charts"])
 
 
-def test_nothing_overlaps_or_is_cut_or_empty(tab, page):
-    seen = looked_at(tab, page)
-    assert {"chart-validated", "chart-training0", "chart-timeline"} <= set(seen["charts"])
-    axes = {title for chart in seen["charts"].values() for title in chart["titles"]}
-    assert {"training iteration", "accuracy (validated)", "trial"} <= axes
-    assert any("since the sweep began" in title for title in axes)
-
-
-def test_the_ranking_is_sorted_filtered_and_exported(tab, tmp_path):
+def test_ranking_table_sorts_filters_and_exports_its_trials(tab, tmp_path):
     loaded = tunekit.load(asha(tmp_path / "sweep").home)
     seen = look(tab, write_page(loaded, tmp_path / "report.html"), 500, "use")
     ranked = [one.trial_id for one in loaded.ranking()]
@@ -136,7 +121,7 @@ def test_the_ranking_is_sorted_filtered_and_exported(tab, tmp_path):
 FORMULA = "=HYPERLINK(1,2)"
 
 
-def test_a_text_that_is_a_formula_is_exported_as_a_text(tab, tmp_path):
+def test_exported_text_that_is_a_spreadsheet_formula_is_quoted(tab, tmp_path):
     home = tmp_path / "sweep"
     journal = session(home)
     trial(journal, "a", 0.5, lr=-0.001, note=FORMULA, other='say "hi", then\nleave')
@@ -149,7 +134,7 @@ def test_a_text_that_is_a_formula_is_exported_as_a_text(tab, tmp_path):
     assert table.other[0].split() == ["say", '"hi",', "then", "leave"] and table.other[1] == "-5"
 
 
-def test_it_can_be_printed_with_all_charts(tab, page):
+def test_printing_the_report_draws_the_charts_that_are_out_of_view(tab, page):
     tab.resize(1000, 300)
     tab.open(page)
     charts = "document.querySelectorAll('.chart').length"
@@ -172,7 +157,7 @@ MARKED = "[...document.querySelectorAll('#trials tr[data-marked]')].map((row) =>
 OUTLINES = "document.querySelectorAll('.outline[data-shown] .line:not([d=\"\"])').length"
 
 
-def test_curves_are_zoomed_and_a_trial_is_highlighted(tab, tmp_path):
+def test_chart_and_ranking_highlight_the_same_trial_and_zoom_is_reset(tab, tmp_path):
     loaded = tunekit.load(asha(tmp_path / "sweep").home)
     ranked = [one.trial_id for one in loaded.ranking()]
     tab.open(write_page(loaded, tmp_path / "report.html"))
@@ -213,7 +198,7 @@ def test_curves_are_zoomed_and_a_trial_is_highlighted(tab, tmp_path):
     assert tab.run("document.querySelector('[data-reset=validated]').disabled")
 
 
-def test_each_chart_is_saved_as_a_picture(tab, page):
+def test_each_chart_of_the_report_is_saved_as_a_png_of_its_name(tab, page):
     tab.open(page)
     names = tab.run("[...document.querySelectorAll('[data-png]')].map((one) => one.dataset.png)")
     charts = tab.run("document.querySelectorAll('.chart').length")
@@ -259,7 +244,7 @@ SERIOUS = """({violations}) => violations
 
 
 @needs_axe
-def test_axe_finds_nothing_serious(tab, page):
+def test_axe_finds_no_serious_violation_in_light_and_dark_mode(tab, page):
     tab.prefer("light")
     tab.open(page)
     assert wrong(tab) == []
@@ -309,7 +294,7 @@ def serving(tmp_path) -> Iterator[Serving]:
     serving.stop()
 
 
-def test_a_page_follows_its_sweep_and_both_may_restart(serving, tmp_path):
+def test_open_live_page_follows_its_sweep_over_restarts_of_driver_and_server(serving, tmp_path):
     home = tmp_path / "sweeps/digits"
     journal = session(home)
     for n, name in enumerate("abcd"):
@@ -317,7 +302,8 @@ def test_a_page_follows_its_sweep_and_both_may_restart(serving, tmp_path):
         trial(journal, name, n / 10 if name in "ab" else None, lr=0.4 - n / 10, **config)
     score(journal, "d", 1, None, reason="no data")
     serving.start()
-    address = f"http://127.0.0.1:{serving.port}/sweeps/{key_of(home.parent)}"
+    [key] = Catalogue([str(home.parent)]).find()
+    address = f"http://127.0.0.1:{serving.port}/sweeps/{key}"
 
     def best_is(name: str) -> str:
         return f"document.querySelector('.verdict b')?.textContent === '{name}'"

@@ -1,4 +1,4 @@
-"""Population based training clones exactly what it ranked, whatever happens meanwhile."""
+"""PBT clones exactly the checkpoint that it ranked, however late its score."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import PopulationBasedTraining
 
 import tunekit
-from tests.contract.test_every_scheduler import check_contract, lags
+from tests.support.contract import check_contract, lags
 from tests.support.journals import read
 from tests.support.schedulers import CASES, PB2_SEARCH, pb2_module, pbt, seed_all, space
 from tests.support.seeds import seeds
@@ -67,7 +67,9 @@ def check_exact(ran: Ran, versions: Versions) -> int:
         ("continue", {"settings": {"when": "decisions"}, "policy": AtDecisions()}),
     ],
 )
-def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending, options):
+def test_clone_continues_from_the_scored_checkpoint_with_the_donors_configuration(
+    tmp_path, on_pending, options
+):
     runs = seeds(1)
     exact, donors, generations = 0, [], []
     for seed in runs:
@@ -84,22 +86,7 @@ def test_every_clone_is_the_version_that_was_scored(tmp_path, on_pending, option
     assert any(generations), "no clone was a donor"
 
 
-@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
-@pytest.mark.parametrize("keep", [1, 2])
-def test_a_checkpoint_stays_as_long_as_it_may_be_cloned(tmp_path, keep):
-    ran, versions = run(
-        tmp_path,
-        base=pbt(perturbation_interval=6),
-        trials=6,
-        stop={"training_iteration": 40},
-        checkpoint_config=tune.CheckpointConfig(num_to_keep=keep),
-    )
-    check_contract(ran)
-    assert check_exact(ran, versions) > 3
-    assert not any(trial.num_failures for trial in ran.trials)
-
-
-def test_scores_of_a_former_generation_are_recorded_but_decide_nothing(tmp_path):
+def test_late_score_of_a_former_generation_does_not_reach_the_scheduler(tmp_path):
     ran, _ = run(tmp_path, seed=1, trials=8)
     scores, late = ran.scores(), 0
     for exploit in ran.validation.ledger.state.ancestry:
@@ -113,7 +100,7 @@ def test_scores_of_a_former_generation_are_recorded_but_decide_nothing(tmp_path)
     assert late > 5, "no score was late: the test shows nothing"
 
 
-def test_the_lineage_shows_where_weights_came_from(tmp_path):
+def test_lineage_names_the_trials_and_hyperparameters_that_led_to_the_weights(tmp_path):
     ran, versions = run(
         tmp_path, seed=2, trials=8, on_pending="wait", stop={"training_iteration": 16}
     )
@@ -136,7 +123,7 @@ def test_the_lineage_shows_where_weights_came_from(tmp_path):
     assert final["version"] == root + final["training_iteration"] - 1
 
 
-def test_pb2_searches_by_itself(tmp_path, monkeypatch):
+def test_pb2_clones_with_hyperparameters_of_its_own_search(tmp_path, monkeypatch):
     """The other tests leave out its search, which is slow."""
     monkeypatch.setattr(pb2_module, "_select_config", PB2_SEARCH)
     case = CASES["pb2"]
@@ -200,7 +187,9 @@ class Tournament(PopulationBasedTraining):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("waits", ["NOOP", "PAUSE"])
 @pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
-def test_a_tournament_of_the_users_clones_what_it_ranked(tmp_path, waits, on_pending):
+def test_scheduler_derived_from_pbt_clones_the_checkpoint_that_it_ranked(
+    tmp_path, waits, on_pending
+):
     seed_all(0)
     base, versions = Tournament(waits), Versions()
     ran = sweep(

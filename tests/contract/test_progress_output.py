@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs, with each of Tune's reporters."""
+"""Each of Tune's reporters shows the newest validation scores, and counts validations."""
 
 from __future__ import annotations
 
@@ -69,6 +69,13 @@ def two_trials(folder, **options):
     return sweep(folder, trials=1, param_space=SPACE, **options)
 
 
+def heartbeat(reporter, ran, capsys):
+    """Return what a reporter prints now."""
+    capsys.readouterr()
+    reporter.print_heartbeat(ran.trials, "Resources", force=True)
+    return capsys.readouterr().out
+
+
 def until_scored(ran, iteration):
     for _ in steps(ran):
         if ran.trials and all(
@@ -81,7 +88,7 @@ def until_scored(ran, iteration):
 # In a terminal --------------------------------------------------------------------------------
 
 
-def test_validations_are_counted_before_there_is_a_score(tmp_path, capsys):
+def test_terminal_counts_running_validations_before_the_first_score(tmp_path, capsys):
     reporter = terminal()
     ran = two_trials(
         tmp_path,
@@ -92,19 +99,16 @@ def test_validations_are_counted_before_there_is_a_score(tmp_path, capsys):
     for _ in steps(ran):
         if ran.validation.summary()["running"] == 2:
             break
-    capsys.readouterr()
-    reporter.print_heartbeat(ran.trials, "Resources", force=True)
-    printed = capsys.readouterr().out
+    printed = heartbeat(reporter, ran, capsys)
     _, rows = table(printed)
     # Cells that are blank are not there: after the status comes what is tried.
     assert [row[1:3] for row in rows] == [["RUNNING", "0.1"], ["RUNNING", "0.2"]]
     status, counts, *_ = printed.strip().splitlines()
-    assert status == "Trial status: 2 RUNNING"
-    assert counts.startswith("Validations: 2 running")
-    assert "Current best trial" not in printed
+    assert "2 RUNNING" in status and "2 running" in counts
+    assert "best trial" not in printed
 
 
-def test_each_trial_is_shown_with_its_newest_score_and_of_when_it_is(tmp_path, capsys):
+def test_terminal_table_has_the_newest_score_of_each_trial_and_its_iteration(tmp_path, capsys):
     reporter = terminal()
     ran = two_trials(
         tmp_path,
@@ -114,20 +118,17 @@ def test_each_trial_is_shown_with_its_newest_score_and_of_when_it_is(tmp_path, c
         run=False,
     )
     until_scored(ran, 4)
-    capsys.readouterr()
-    reporter.print_heartbeat(ran.trials, "Resources", force=True)
-    header, rows = table(capsys.readouterr().out)
+    header, rows = table(heartbeat(reporter, ran, capsys))
     names = [header.index(name) for name in ("accuracy", VALIDATED_AT, "iter")]
     for index, row in enumerate(rows):
         score, (at, iteration) = float(row[names[0]]), (int(row[name]) for name in names[1:])
         assert (at, iteration) == (4, 5)
         assert score == pytest.approx(quality(index, at), rel=1e-4)
-    assert "loss" in header
-    assert "generation" not in header
+    assert "loss" in header and "generation" not in header
 
 
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-def test_trials_that_all_wait_for_scores_are_counted(tmp_path, on_pending):
+def test_progress_counts_trials_that_all_wait_for_scores(tmp_path, on_pending):
     ran = sweep(
         tmp_path,
         trials=3,
@@ -139,7 +140,7 @@ def test_trials_that_all_wait_for_scores_are_counted(tmp_path, on_pending):
     for _ in steps(ran):
         if not all(trial.is_finished() for trial in ran.trials):
             seen.update(ran.validation.run.progress())
-    assert "All 3 trials that have not ended wait for a score" in seen
+    assert any(re.search(r"\b3 trials .*\bwait\b", line) for line in seen)
 
 
 # In a notebook, and with RAY_AIR_NEW_OUTPUT=0 ---------------------------------------------------
@@ -171,14 +172,15 @@ def report(ran, reporter, *, done=False):
 
 
 @pytest.mark.usefixtures("legacy")
-def test_the_old_table_has_validated_values_only(tmp_path, capsys):
+def test_legacy_table_has_validation_scores_and_no_training_values_of_their_name(tmp_path, capsys):
     policy = tunekit.EveryIterations(2)
     run_config = tune.RunConfig(verbose=3)
     ran, reporter = with_reporter(tmp_path, run_config, trainable=Reporting, policy=policy)
     ran.sweep.step()
     report(ran, reporter)
     printed = capsys.readouterr().out
-    assert "Validations: none yet" in printed and "Current best trial" not in printed
+    assert "Validations" in printed and not re.search(r"\d validated", printed)
+    assert "best trial" not in printed
     until_scored(ran, 4)
     report(ran, reporter)
     printed = capsys.readouterr().out
@@ -188,11 +190,11 @@ def test_the_old_table_has_validated_values_only(tmp_path, capsys):
     assert header[at + 1] == VALIDATED_AT and " 99 " not in printed
     row = next(line for line in lines if len(line) > 1 and ran.trials[0].trial_id in line[1])
     assert row[at : at + 2] == [f"{quality(0, 4):.6g}", "4"]
-    assert "Validations: 4 validated" in printed and "Current best trial" in printed
+    assert "4 validated" in printed and "best trial" in printed
 
 
 @pytest.mark.usefixtures("legacy")
-def test_a_notebook_shows_the_same(tmp_path, monkeypatch):
+def test_notebook_table_has_the_newest_scores_and_counts_validations(tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "IS_NOTEBOOK", True)
     monkeypatch.setattr(progress_reporter, "IS_NOTEBOOK", True)
     shown = []
@@ -200,7 +202,7 @@ def test_a_notebook_shows_the_same(tmp_path, monkeypatch):
     ran, reporter = with_reporter(tmp_path, tune.RunConfig(verbose=1))
     ran.sweep.run()
     report(ran, reporter, done=True)
-    assert "Validations: 18 validated" in shown[-1]
+    assert "18 validated" in shown[-1]
     heads = re.findall(r"<th[^>]*>(.*?)</th>", shown[-1])
     names = [name.strip() for name in heads]
     assert names[names.index("accuracy") + 1] == VALIDATED_AT
@@ -208,7 +210,7 @@ def test_a_notebook_shows_the_same(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("notebook", [False, True])
-def test_a_reporter_of_the_users_stays(monkeypatch, notebook):
+def test_progress_reporter_of_the_user_is_not_replaced(monkeypatch, notebook):
     monkeypatch.setattr(progress, "IS_NOTEBOOK", notebook)
     own = tune.CLIReporter()
     run_config = tune.RunConfig(progress_reporter=own)

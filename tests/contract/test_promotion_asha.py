@@ -1,4 +1,4 @@
-"""Promotion by rungs, with stock Tune and with late scores."""
+"""PromotionASHA continues the best trials of each rung, in stock Tune and with late scores."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ray.tune.experiment import Trial
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
 
 import tunekit
-from tests.contract.test_every_scheduler import check_contract
+from tests.support.contract import check_contract
 from tests.support.fakes import FakeClock
 from tests.support.local_sweep import LocalSweep
 from tests.support.schedulers import MODES, promotion
@@ -78,7 +78,7 @@ def lengths(sweep: LocalSweep) -> dict[int, int]:
     return {index_of(trial): trial.last_result["training_iteration"] for trial in sweep.trials}
 
 
-def test_with_stock_tune_the_best_of_each_rung_are_promoted(tmp_path):
+def test_promotion_in_stock_tune_continues_the_best_third_of_each_rung(tmp_path):
     scheduler = promotion()
     ran, saw = stock(tmp_path, scheduler, trials=27)
     assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
@@ -91,10 +91,10 @@ def test_with_stock_tune_the_best_of_each_rung_are_promoted(tmp_path):
     assert sum(length == 9 for length in reached.values()) >= 27 // 9
     reports = [(index, iteration) for what, index, iteration in saw.told if what == "reports"]
     assert len(reports) == len(set(reports)), "a resumed trial goes on from where it paused"
-    assert "1: 27 (0 paused)" in scheduler.debug_string()
+    assert "1: 27 (0 " in scheduler.debug_string(), "27 at the first rung, none of them paused"
 
 
-def test_promotions_go_before_new_trials(tmp_path):
+def test_promoted_trial_gets_a_slot_before_new_trials(tmp_path):
     """At most one new trial has requested resources before it is known which is promoted."""
     ran, saw = stock(tmp_path, promotion(), trials=27, slots=1)
     starts = [iteration for what, _, iteration in saw.told if what == "starts"]
@@ -106,7 +106,7 @@ def test_promotions_go_before_new_trials(tmp_path):
 
 @pytest.mark.parametrize("trials", [1, 2, 3, 5])
 @pytest.mark.parametrize("own_end", [None, 2, 7])
-def test_of_few_trials_the_best_comes_to_its_end(tmp_path, trials, own_end):
+def test_exactly_one_of_few_trials_is_promoted_to_its_end(tmp_path, trials, own_end):
     space = {"index": tune.grid_search(list(range(trials))), "ends_at": own_end}
     ran, _ = stock(tmp_path, promotion(), param_space=space)
     assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
@@ -139,7 +139,9 @@ LIMITED = {
 
 @pytest.mark.parametrize("most", [1, 2, 4])
 @pytest.mark.parametrize("name", LIMITED)
-def test_a_limit_of_trials_ends_in_no_deadlock(tmp_path, name, most):
+def test_sweep_with_few_concurrent_trials_runs_all_and_promotes_one_to_the_end(
+    tmp_path, name, most
+):
     options = {"search_alg": LIMITED[name](most), "num_samples": 12, "param_space": {"index": 1}}
     ran, _ = stock(tmp_path, promotion(), **options)
     assert len(ran.trials) == 12
@@ -148,7 +150,9 @@ def test_a_limit_of_trials_ends_in_no_deadlock(tmp_path, name, most):
 
 
 @every_mode
-def test_trials_make_room_one_at_a_time(tmp_path, on_pending):
+def test_paused_trials_are_removed_one_at_a_time_and_only_at_the_limit_of_trials(
+    tmp_path, on_pending
+):
     """Also if a trial takes a while to end because it is saving."""
     search = ConcurrencyLimiter(Suggests(), max_concurrent=4)
     ran = sweep(
@@ -178,7 +182,7 @@ def test_trials_make_room_one_at_a_time(tmp_path, on_pending):
     assert len(added) == 12 and made_room >= 3
 
 
-def test_it_is_the_worst_of_the_lowest_rung_that_makes_room(tmp_path):
+def test_removed_trials_are_the_worst_of_the_lowest_rung(tmp_path):
     search = ConcurrencyLimiter(Suggests(), max_concurrent=6)
     ran = sweep(
         tmp_path,
@@ -201,7 +205,7 @@ def test_it_is_the_worst_of_the_lowest_rung_that_makes_room(tmp_path):
     assert min(scores[i][1] for i in went_on) > max(scores[i][1] for i in stopped)
 
 
-def test_brackets_begin_at_later_rungs(tmp_path):
+def test_later_brackets_begin_at_later_rungs_and_have_fewer_trials(tmp_path):
     ran, saw = stock(tmp_path, promotion(brackets=3), trials=27, slots=27)
     pauses: dict[int, int] = {}
     for what, index, iteration in saw.told:
@@ -213,7 +217,7 @@ def test_brackets_begin_at_later_rungs(tmp_path):
     assert first.count(1) > first.count(3) > first.count(9)
 
 
-def test_the_smaller_is_better_where_it_is_said(tmp_path):
+def test_smallest_score_is_promoted_with_mode_min_of_the_scheduler(tmp_path):
     scheduler = promotion(metric="accuracy", mode="min")
     assert not scheduler.set_search_properties("other", None)
     assert not scheduler.set_search_properties(None, "max")
@@ -226,28 +230,33 @@ def test_the_smaller_is_better_where_it_is_said(tmp_path):
     assert reached[min(range(3), key=lambda index: quality(index, 1))] == 9
 
 
-def test_without_a_metric_no_trial_is_taken(tmp_path):
-    with pytest.raises(tunekit.errors.ConfigError, match=r"metric is not set.*\n.*mode is not set"):
+def test_promotion_without_metric_and_mode_refuses_its_first_trial(tmp_path):
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         promotion().on_trial_add(None, None)
+    metric, mode = caught.value.problems
+    assert metric.startswith("metric ") and mode.startswith("mode ")
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "limit"),
     [
-        ({"max_t": 0}, "max_t=0 must be a number above 0. Pass more."),
-        ({"max_t": True}, "max_t=True must be a number above 0"),
-        ({"grace_period": -1}, "grace_period=-1 must be a number above 0"),
-        ({"grace_period": 10}, "grace_period=10 is above max_t=9. Pass max_t or less."),
-        ({"reduction_factor": 1}, "reduction_factor=1 must be a number above 1. Pass more."),
-        ({"reduction_factor": float("inf")}, "reduction_factor=inf must be a number above 1"),
-        ({"brackets": 0}, "brackets=0 must be a whole number of at least 1"),
-        ({"brackets": 4}, "brackets=4 is more than .* allow. Pass at most 3."),
-        ({"mode": "best"}, "mode='best' is not one of 'min', 'max'"),
-        ({"metric": 3}, "metric=3 is of type int"),
-        ({"time_attr": None}, "time_attr=None is of type NoneType"),
-        ({"max_t": -1, "brackets": 0, "mode": ""}, "3 problems"),
+        ({"max_t": 0}, "0"),
+        ({"max_t": True}, "0"),
+        ({"grace_period": -1}, "0"),
+        ({"grace_period": 10}, "max_t=9"),
+        ({"reduction_factor": 1}, "1"),
+        ({"reduction_factor": float("inf")}, "1"),
+        ({"brackets": 0}, "1"),
+        ({"brackets": 4}, "3"),
+        ({"mode": "best"}, "'min', 'max'"),
+        ({"metric": 3}, "int"),
+        ({"time_attr": None}, "NoneType"),
+        ({"mode": "", "max_t": -1, "brackets": 0}, ""),
     ],
 )
-def test_wrong_arguments(options, says):
-    with pytest.raises(tunekit.errors.ConfigError, match=says):
+def test_invalid_arguments_of_promotion_are_refused_with_value_and_limit(options, limit):
+    with pytest.raises(tunekit.errors.ConfigError) as caught:
         promotion(**options)
+    for (name, value), problem in zip(options.items(), caught.value.problems, strict=True):
+        shown, _, rule = problem.partition(" ")
+        assert shown == f"{name}={value!r}" and limit in rule

@@ -1,16 +1,13 @@
-"""Every figure of ``tunekit.load`` and of the report, recomputed from the files themselves."""
+"""Every figure of ``tunekit.load`` and of the report is what the files themselves contain."""
 
 from __future__ import annotations
 
 import html
-import itertools
 import json
 import math
-import random
 import re
 import shutil
 from collections import Counter, defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +16,11 @@ import pyarrow.fs
 import pytest
 import ray.tune.search
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tests.support import schedulers
 from tests.support.fakes import FakeClock
-from tests.support.kills import run_killed
 from tests.support.readers import session, validate_here
+from tests.support.recordings import asha, grown, killed, pbt
 from tests.support.seeds import seeds
 from tests.support.sweeps import LENGTH, Ran, SavesWhen, rows_of, sweep
 from tunekit.board.page import render_report
@@ -36,20 +31,6 @@ from tunekit.journal.storage import LocalFolder
 from tunekit.reading.load import Follower
 
 TABLES = ("trials", "reports", "validations", "decisions")
-
-
-def asha(folder: Path, **options: Any) -> Ran:
-    base = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
-    space = {"lr": tune.loguniform(1e-3, 1e-1), "width": 8}
-    options = {"trials": 12, "loggers": True, "param_space": space, **options}
-    return sweep(folder, base, validation_s=lambda a: 0.5 + a.request.iteration % 3, **options)
-
-
-def pbt(folder: Path, **options: Any) -> Ran:
-    schedulers.seed_all(0)  # PBT draws donors and hyperparameters
-    base = schedulers.pbt(hyperparam_mutations={"lr": [0.1, 0.2, 0.3]}, quantile_fraction=0.5)
-    known = {"trials": 4, "loggers": True, "on_pending": "wait", "param_space": {"lr": 0.1}}
-    return sweep(folder, base, validation_s=lambda a: 1.5, **known, **options)
 
 
 # What a line leaves out has its default.
@@ -120,8 +101,9 @@ def at(time: float) -> pd.Timestamp:
     return pd.to_datetime(time, unit="s", utc=True)
 
 
-def test_the_table_of_trials(both):
+def test_trials_table_matches_the_journal_and_tunes_files(both):
     raw, loaded = both
+    assert loaded.summary()["iterations"] == len(raw.of("reported"))
     table = loaded.trials.set_index("trial_id")
     assert list(table.index) == [line["trial_id"] for line in raw.of("trial_added")]
     configs = {line["trial_id"]: line["config"] for line in raw.of("trial_added")}
@@ -159,7 +141,7 @@ def test_the_table_of_trials(both):
         assert row.ended == at(ended)
 
 
-def test_the_table_of_validations(both):
+def test_validations_table_matches_the_journal(both):
     raw, loaded = both
     table = loaded.validations.set_index("id")
     assert list(table.index) == [line["id"] for line in raw.requests()]
@@ -187,7 +169,7 @@ def test_the_table_of_validations(both):
     )
 
 
-def test_the_table_of_decisions(both):
+def test_decisions_table_matches_the_ranked_results_of_the_journal(both):
     raw, loaded = both
     ranked = [line for line in raw.of("processed") if line["ranked"]]
     assert len(loaded.decisions) == len(ranked) > 0
@@ -199,7 +181,7 @@ def test_the_table_of_decisions(both):
         assert row.reached == raw.reached(line["n"], *place[:2]) >= row.iteration
 
 
-def test_the_best_is_that_of_the_raw_scores(both):
+def test_best_checkpoint_has_the_highest_processed_score_of_the_journal(both):
     raw, loaded = both
     candidates = {
         (trial, *place): score
@@ -226,7 +208,12 @@ def values(chart: dict[str, Any]) -> list[dict[str, Any]]:
     return chart["datasets"]["points"]
 
 
-def test_the_ranking_of_the_report(both):
+def ranks(page: str) -> list[str]:
+    """The ranks in a page's table of trials."""
+    return re.findall(r'data-trial="\w+"><td>(\d+)</td>', page)
+
+
+def test_report_ranking_matches_the_scores_of_the_journal(both):
     raw, loaded = both
     page = render_report(loaded)
     best = {trial: max(scores.values()) for trial, scores in raw.scores().items()}
@@ -247,7 +234,7 @@ def test_the_ranking_of_the_report(both):
         assert float(last) == scores[max(scores)]
 
 
-def test_the_curves_of_the_report(both):
+def test_report_curves_match_the_journals_scores_and_tunes_losses(both):
     raw, loaded = both
     charts = drawn(render_report(loaded))
     names = {trial.rsplit("_", 1)[-1]: trial for trial in raw.rows}
@@ -274,29 +261,16 @@ def test_the_curves_of_the_report(both):
 # Other sweeps ----------------------------------------------------------------------------------
 
 
-def killed_and_read(folder: Path, seed: int) -> tuple[Ran, list[tunekit.Sweep]]:
-    """A sweep that is killed now and then, with what could be read of it each time."""
-    draw = random.Random(seed)
-    seen: list[tunekit.Sweep] = []
-
-    def make(folder: Path, **options: Any) -> Ran:
-        home = folder / "sweep"
-        if (home / "journal").is_dir():
-            seen.append(tunekit.load(home))
-            render_report(seen[-1])
-        return asha(folder, run=False, listening=False, on_pending="wait", **options)
-
-    lives = iter([draw.randrange(30, 160) for _ in range(4)])
-    ran, _ = run_killed(folder, make, lives, torn=bool(seed % 2))
-    return ran, seen
-
-
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_sweep_that_was_killed_and_restored(tmp_path, seed):
-    ran, seen = killed_and_read(tmp_path, seed)
-    home = ran.home
-    loaded = tunekit.load(home)
+def test_scores_read_from_a_killed_sweep_stay_the_same_after_its_restore(tmp_path, seed):
+    seen: list[tunekit.Sweep] = []
+
+    def look(home: Path) -> None:
+        seen.append(tunekit.load(home))
+        render_report(seen[-1])
+
+    loaded = tunekit.load((ran := killed(tmp_path, seed, look)).home)
     assert [one.summary()["state"] for one in seen] == ["killed"] * len(seen)
     assert loaded.summary()["state"] == "finished" and loaded.summary()["sessions"] > 1
     # Nothing that could be read before is another thing now.
@@ -319,16 +293,16 @@ def test_a_sweep_that_was_killed_and_restored(tmp_path, seed):
     assert loaded.best().score == best
 
 
-def test_a_journal_with_only_its_first_line_is_an_empty_sweep(tmp_path):
+def test_journal_without_events_is_an_empty_sweep_with_a_report(tmp_path):
     Journal(LocalFolder(tmp_path)).close()
     loaded = tunekit.load(tmp_path)
     assert [len(getattr(loaded, name)) for name in TABLES] == [0, 0, 0, 0]
     assert list(loaded.trials.columns)[:3] == ["trial_id", "folder", "status"]
     assert loaded.summary()["best"] is None
-    assert "No trial has begun" in render_report(loaded)
+    assert ranks(render_report(loaded)) == []
 
 
-def test_secrets_are_not_recorded(tmp_path):
+def test_secrets_of_searcher_and_runtime_env_are_in_neither_journal_nor_report(tmp_path):
     class Searcher(ray.tune.search.Searcher):
         def __init__(self):
             super().__init__("accuracy", "max")
@@ -354,7 +328,7 @@ def test_secrets_are_not_recorded(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["min", "max"])
-def test_values_that_are_infinite_are_neither_ranked_nor_drawn(tmp_path, mode):
+def test_infinite_scores_are_neither_ranked_nor_drawn(tmp_path, mode):
     scores = [0.5, math.inf, 0.7, 0.7]
     ran = sweep(
         tmp_path,
@@ -372,7 +346,7 @@ def test_values_that_are_infinite_are_neither_ranked_nor_drawn(tmp_path, mode):
         assert "Infinity" not in text and "NaN" not in text, name
 
 
-def test_what_the_report_says_to_run_is_right(tmp_path, monkeypatch):
+def test_python_in_the_report_loads_the_best_checkpoint(tmp_path, monkeypatch):
     ran = sweep(tmp_path / "my sweeps", trials=2, validate=two_metrics)
     monkeypatch.chdir(tmp_path)
 
@@ -391,12 +365,12 @@ def test_what_the_report_says_to_run_is_right(tmp_path, monkeypatch):
     assert found.path == loaded.best().path
 
 
-def test_another_metric_needs_a_mode_of_its_own(tmp_path):
+def test_ranking_by_another_metric_requires_its_mode(tmp_path):
     ran = sweep(tmp_path, trials=2, validate=two_metrics)
     loaded = tunekit.load(ran.home)
     assert (loaded.metric, loaded.mode) == ("accuracy", "max")
     assert loaded.best("error/top5", "min").score == loaded.best("error/top5", "max").score / 9
-    with pytest.raises(tunekit.errors.ConfigError, match="mode is missing"):
+    with pytest.raises(tunekit.errors.ConfigError, match="mode"):
         loaded.best("error/top5")
     other = tunekit.load(ran.home, metric="error/top5", mode="min")
     assert set(other.trials.best) == {0.1} and set(other.trials["last"]) == {0.9}
@@ -404,19 +378,19 @@ def test_another_metric_needs_a_mode_of_its_own(tmp_path):
         loaded.best("loss", "min")
 
 
-def test_a_sweep_that_is_ranked_by_nothing_is_not_ranked(tmp_path):
+def test_report_of_a_sweep_without_metric_has_no_ranking_unless_one_is_passed(tmp_path):
     ran = sweep(tmp_path, trials=2, metric=None, mode=None)
     page = render_report(tunekit.load(ran.home))
-    assert "Nothing is ranked" in page and "validated" not in drawn(page)
+    assert ranks(page) == [] and "validated" not in drawn(page)
     named = render_report(tunekit.load(ran.home, metric="accuracy", mode="max"))
-    assert "Best: trial" in named and "validated" in drawn(named)
+    assert ranks(named) == ["1", "2"] and "validated" in drawn(named)
 
 
 def two_metrics(attempt: Attempt) -> dict[str, Any]:
     return {"accuracy": 0.5, "error": {"top5": attempt.request.iteration / 10}}
 
 
-def test_tunes_analysis_finds_the_best_checkpoint_of_a_trial(tmp_path):
+def test_tunes_experiment_analysis_finds_the_best_validated_checkpoint(tmp_path):
     """As after ``tune.run``, which other libraries call."""
     ran = sweep(tmp_path, trials=1, settings={"when": 2})
     [trial] = ran.trials
@@ -427,7 +401,7 @@ def test_tunes_analysis_finds_the_best_checkpoint_of_a_trial(tmp_path):
     assert found.path.endswith(f"checkpoint_{best - 1:06d}")
 
 
-def test_tunes_average_counts_each_score_once(tmp_path):
+def test_tunes_metric_analysis_averages_each_score_once(tmp_path):
     scores = {4: 0.9, 8: 0.1, 9: 0.1}
     ran = sweep(
         tmp_path,
@@ -443,24 +417,6 @@ def test_tunes_average_counts_each_score_once(tmp_path):
 # A sweep that is followed is, at each moment, what load reads -----------------------------------
 
 
-def killed(folder: Path):
-    ran, _ = killed_and_read(folder, seed=1)
-    return ran
-
-
-def grown(source: Path, target: Path, seed: int) -> Iterator[None]:
-    """Let a journal grow by pieces that end anywhere, in a line or after a session's first one."""
-    draw = random.Random(seed)
-    (target / "journal").mkdir(parents=True)
-    for file in sorted((source / "journal").glob("*.jsonl")):
-        data = file.read_bytes()
-        cuts = sorted([data.index(b"\n") + 1, *(draw.randrange(len(data)) for _ in range(4))])
-        for begin, end in itertools.pairwise([0, *cuts, len(data)]):
-            with open(target / "journal" / file.name, "ab") as copy:
-                copy.write(data[begin:end])
-            yield
-
-
 def same(one: tunekit.Sweep, other: tunekit.Sweep) -> None:
     for name in TABLES:
         pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name))
@@ -473,7 +429,7 @@ def same(one: tunekit.Sweep, other: tunekit.Sweep) -> None:
 
 @pytest.mark.parametrize("make", [asha, pbt, killed], ids=["asha", "pbt", "killed"])
 @pytest.mark.parametrize("seed", seeds(1))
-def test_it_is_what_load_reads_wherever_the_journal_is_cut(make, seed, tmp_path):
+def test_followed_sweep_equals_load_wherever_the_journal_is_cut(make, seed, tmp_path):
     source = make(tmp_path / "source").home
     follower = Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path / "copy"), clock=FakeClock())
     steps = 0
@@ -489,13 +445,13 @@ def follower(tmp_path) -> Follower:
     return Follower(pyarrow.fs.LocalFileSystem(), str(tmp_path), clock=FakeClock())
 
 
-def test_another_sweep_in_the_same_folder_is_another_sweep(tmp_path, follower):
+def test_followed_sweep_is_replaced_by_a_new_one_in_its_folder(tmp_path, follower):
     for trial_id in ("old", "new"):
         session(tmp_path).append(TrialAdded(time=1e9, trial_id=trial_id))
         assert follower.poll() and list(follower.sweep.timeline.trials) == [trial_id]
 
 
-def test_a_journal_that_is_replaced_is_read_again(tmp_path, follower):
+def test_followed_journal_is_read_again_after_it_was_cut_or_deleted(tmp_path, follower):
     journal = session(tmp_path)
     for trial in ("a", "b"):
         journal.append(TrialAdded(time=1e9, trial_id=trial))
@@ -507,7 +463,7 @@ def test_a_journal_that_is_replaced_is_read_again(tmp_path, follower):
     assert follower.poll() and not follower.sweep.timeline.trials
 
 
-def test_what_fails_to_be_read_is_read_when_it_can_be(tmp_path, follower):
+def test_followed_journal_with_a_damaged_line_is_an_error_until_it_is_repaired(tmp_path, follower):
     journal = session(tmp_path)
     follower.poll()
     [file] = (tmp_path / "journal").glob("*.jsonl")
@@ -522,7 +478,7 @@ def test_what_fails_to_be_read_is_read_when_it_can_be(tmp_path, follower):
     assert follower.poll() and list(follower.sweep.timeline.trials) == ["a"]
 
 
-def test_a_restore_with_another_metric_is_shown_by_that_one(tmp_path, follower):
+def test_followed_sweep_takes_the_metric_of_its_newest_session(tmp_path, follower):
     report = {"training_iteration": 1, "loss": 3.0}
     session(tmp_path).append(Reported(time=1e9, trial_id="a", report=report))
     follower.poll()
@@ -532,7 +488,7 @@ def test_a_restore_with_another_metric_is_shown_by_that_one(tmp_path, follower):
     same(follower.sweep, tunekit.load(tmp_path))
 
 
-def test_what_is_validated_later_is_shown(tmp_path, monkeypatch):
+def test_followed_sweep_shows_later_validations_of_its_checkpoints(tmp_path, monkeypatch):
     validate_here(monkeypatch)
     home = sweep(tmp_path, trials=1).home
     clock = FakeClock()

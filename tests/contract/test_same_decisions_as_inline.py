@@ -1,10 +1,11 @@
-"""With ``wait``, every decision is the same as with inline validation."""
+"""With ``on_pending="wait"``, each decision is the same as with inline validation."""
 
 from __future__ import annotations
 
 import importlib.util
 import random
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +21,15 @@ from ray.tune.schedulers import (
 import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.local_sweep import LocalSweep, NotOver
-from tests.support.schedulers import asha, pbt, seed_all, space
+from tests.support.schedulers import CASES, pbt, seed_all, space
 from tests.support.seeds import seeds
 from tests.support.sweeps import Counting, Endless, Heard, index_of, listen, quality, sweep
 from tunekit.core.halving import milestones
 from tunekit.schedulers import PromotionASHA
 
 SCHEDULERS = {
-    "hyperband": lambda: HyperBandScheduler(max_t=9, reduction_factor=3),
+    **{name: partial(CASES[name].make, None) for name in ("hyperband", "pbt", "pbt-sync", "asha")},
     "hyperband-halving": lambda: HyperBandScheduler(max_t=16, reduction_factor=2),
-    "pbt": lambda: pbt(),
-    "pbt-sync": lambda: pbt(synch=True),
-    "asha": asha,
     "asha-slow": lambda: ASHAScheduler(max_t=27, grace_period=2, reduction_factor=2),
     "median": lambda: MedianStoppingRule(
         time_attr="training_iteration", grace_period=2, min_samples_required=2
@@ -101,7 +99,9 @@ def run_inline(folder, base, trainable, seed, trials, slots, seconds=None):
 @pytest.mark.parametrize("trainable", [Counting, Endless])
 @pytest.mark.parametrize("name", SCHEDULERS)
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-def test_decisions_equal_those_of_validating_inline(tmp_path, name, on_pending, trainable):
+def test_scheduler_with_wait_decides_exactly_as_with_inline_validation(
+    tmp_path, name, on_pending, trainable
+):
     decided = 0
     for seed in seeds(1):
         trials = 12
@@ -190,7 +190,7 @@ def drawn_pbt(draw: random.Random) -> TrialScheduler:
 
 
 def books(base: TrialScheduler) -> Any:
-    """What changes when a scheduler uses a score; HyperBand keeps each."""
+    """Return what changes when a scheduler uses a score; HyperBand keeps each."""
     match base:
         case ASHAScheduler():
             return [[(at, dict(own)) for at, own in one._rungs] for one in base._brackets]
@@ -222,7 +222,7 @@ def decisions(heard: Heard) -> list[tuple[int, int, float, str]]:
 
 
 @pytest.mark.parametrize("make", [drawn_asha, drawn_promotion, drawn_hyperband, drawn_pbt])
-def test_only_the_scores_that_stock_tune_decides_by_are_computed(tmp_path, make):
+def test_scheduler_with_when_decisions_decides_as_inline_and_uses_every_score(tmp_path, make):
     compared = 0
     for seed in seeds(4, make.__name__):
         draw = random.Random(seed)
@@ -265,7 +265,9 @@ def test_only_the_scores_that_stock_tune_decides_by_are_computed(tmp_path, make)
 SCRIPT = Path(__file__).parents[2] / "scripts" / "exactness.py"
 
 
-def test_stock_clones_other_weights_and_fills_rungs_with_other_scores(capsys, monkeypatch):
+def test_stock_tune_clones_and_ranks_by_wrong_checkpoints_where_tunekit_is_exact(
+    capsys, monkeypatch
+):
     monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
     spec = importlib.util.spec_from_file_location("exactness", SCRIPT)
     script = importlib.util.module_from_spec(spec)
@@ -275,4 +277,4 @@ def test_stock_clones_other_weights_and_fills_rungs_with_other_scores(capsys, mo
     assert stock[1] < stock[0] / 2
     assert all(own == scores for scores, own in our_rungs.values())
     assert sum(own for _, own in stock_rungs.values()) < sum(n for n, _ in stock_rungs.values())
-    assert "with other weights" in capsys.readouterr().out
+    assert f" {ours[0]} " in capsys.readouterr().out

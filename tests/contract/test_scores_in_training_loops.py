@@ -1,4 +1,4 @@
-"""A training loop asks for its scores, and may wait for them in the middle of an iteration."""
+"""A training loop that asks gets the scores of its weights, and may wait for them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,14 @@ from tests.support.sweeps import ANSWERS, Asking, Ran, index_of, quality, sweep
 from tunekit.core.inquiry import Inquiry
 
 
-def run(folder: Path, *, base: Any = None, inquiry: Inquiry, **options: Any) -> Ran:
-    """Run a sweep whose loops ask; ``ANSWERS`` has what they were told."""
+def asking(inquiry: Inquiry) -> type[Asking]:
+    """Return a trainable that asks; ``ANSWERS`` will have the answers to its trials."""
     ANSWERS.clear()
-    asks = type("Asks", (Asking,), {"inquiry": inquiry})
-    ran = sweep(folder, base, **{"trainable": asks, "trials": 1, **options})
+    return type("Asks", (Asking,), {"inquiry": inquiry})
+
+
+def run(folder: Path, *, base: Any = None, inquiry: Inquiry, **options: Any) -> Ran:
+    ran = sweep(folder, base, **{"trainable": asking(inquiry), "trials": 1, **options})
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     return ran
 
@@ -45,25 +48,26 @@ def test_loop_that_waits_gets_all_its_scores_and_its_sweep_ends(tmp_path, name, 
 
 
 @pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
-def test_loop_that_does_not_wait_gets_what_is_known(tmp_path, on_pending):
+def test_loop_that_does_not_wait_gets_each_checkpoint_with_its_score_or_as_pending(
+    tmp_path, on_pending
+):
     run(tmp_path, inquiry=Inquiry(), on_pending=on_pending, validation_s=lambda attempt: 2.5)
-    waits = {"wait": 0, "continue": 3, "auto": 3}[on_pending]
+    pending = [sum(status != "VALIDATED" for _, status, _ in answer) for *_, answer in ANSWERS]
+    assert len(ANSWERS) == 8 and max(pending) == (on_pending != "wait")
     for _, steps, answer in ANSWERS:
         assert [iteration for iteration, _, _ in answer] == list(range(1, steps + 1))
-        pending = [iteration for iteration, status, _ in answer if status != "VALIDATED"]
-        assert len(pending) <= waits
         for iteration, status, score in answer:
             assert score == (quality(0, iteration) if status == "VALIDATED" else None)
 
 
-def test_loop_waits_no_longer_than_it_says(tmp_path):
+def test_loop_waits_no_longer_than_its_timeout(tmp_path):
     ran = run(tmp_path, inquiry=Inquiry(True, timeout_s=0.5), validation_s=lambda attempt: 100.0)
     assert all(status == "PENDING_VALIDATION" for *_, answer in ANSWERS for _, status, _ in answer)
     assert len(ANSWERS) == 8 and ran.clock.monotonic() < 17 + 8 * 0.7 + 101
 
 
 @pytest.mark.parametrize("inquiry", [Inquiry(), Inquiry(blocks=True)])
-def test_loop_is_told_how_validations_have_failed(tmp_path, inquiry):
+def test_loop_gets_the_status_of_failed_and_timed_out_validations(tmp_path, inquiry):
     def validate(attempt: Any) -> dict[str, float]:
         if attempt.request.iteration == 2:
             raise ValueError("fails on purpose")
@@ -88,7 +92,7 @@ def test_loop_is_told_how_validations_have_failed(tmp_path, inquiry):
     }
 
 
-def test_checkpoints_that_nobody_validates_are_committed(tmp_path):
+def test_loop_gets_checkpoints_that_are_not_validated_as_committed(tmp_path):
     run(tmp_path, inquiry=Inquiry(blocks=True), settings={"when": 3})
     *_, (_, _, answer) = ANSWERS
     assert all((score is None) == (status != "VALIDATED") for _, status, score in answer)
@@ -97,7 +101,7 @@ def test_checkpoints_that_nobody_validates_are_committed(tmp_path):
     assert {status for _, status, _ in answer} == {"VALIDATED", "COMMITTED"}
 
 
-def test_checkpoints_that_are_listed_exist(tmp_path, monkeypatch):
+def test_loop_gets_only_checkpoints_that_exist_with_num_to_keep(tmp_path, monkeypatch):
     there: list[bool] = []
     monkeypatch.setattr(
         Asking,
@@ -105,13 +109,11 @@ def test_checkpoints_that_are_listed_exist(tmp_path, monkeypatch):
         lambda self, told: there.extend(Path(one.checkpoint.path).exists() for one in told),
     )
     keep = tune.CheckpointConfig(num_to_keep=2)
-    asks = type("Asks", (Asking,), {"inquiry": Inquiry(blocks=True)})
-    sweep(tmp_path, trials=2, trainable=asks, checkpoint_config=keep)
+    run(tmp_path, inquiry=Inquiry(blocks=True), trials=2, checkpoint_config=keep)
     assert len(there) > 8 and all(there)
 
 
-def test_clone_is_told_what_led_to_its_weights(tmp_path):
-    """The donor's scores, up to the checkpoint that was cloned, and then its own."""
+def test_clone_gets_the_scores_of_its_donor_up_to_the_cloned_checkpoint_then_its_own(tmp_path):
     seed_all(3)
     ran = run(tmp_path, base=pbt(), inquiry=Inquiry(blocks=True), trials=4, slots=4, **space())
     ancestry = ran.validation.run.state.ancestry
@@ -135,16 +137,15 @@ def test_clone_is_told_what_led_to_its_weights(tmp_path):
     assert max(told) > 0
 
 
-def test_sweep_decides_as_without_loops_that_ask(tmp_path):
+def test_scheduler_decides_the_same_if_loops_ask_for_scores(tmp_path):
     plain = sweep(tmp_path / "plain", asha(), trials=6, on_pending="wait")
     asks = run(tmp_path / "asks", base=asha(), inquiry=Inquiry(), trials=6, on_pending="wait")
     assert ANSWERS and sorted(asks.heard.results) == sorted(plain.heard.results)
 
 
 @pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
-def test_restored_loop_is_told_what_it_reported_before(tmp_path, on_pending):
-    ANSWERS.clear()
-    asks = type("Asks", (Asking,), {"inquiry": Inquiry(blocks=True)})
+def test_restored_loop_gets_the_scores_of_reports_before_the_kill(tmp_path, on_pending):
+    asks = asking(Inquiry(blocks=True))
 
     def made(folder: Path, **options: Any) -> Ran:
         own = {"trainable": asks, "trials": 2, "slots": 2, "on_pending": on_pending}

@@ -1,4 +1,4 @@
-"""Tune's and users' stoppers get validated results if they read validated metrics."""
+"""A stopper that reads a validated metric gets validated results, each once and in order."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def plateau(metric: str = "accuracy") -> TrialPlateauStopper:
     [(FIFOScheduler, Net), (lambda: ASHAScheduler(max_t=1000, grace_period=500), Quiet)],
     ids=["fifo", "asha"],
 )
-def test_a_plateau_of_validated_scores_stops_a_trial(tmp_path, on_pending, base, trainable):
+def test_trial_plateau_stopper_stops_a_trial_at_a_plateau_of_validation_scores(
+    tmp_path, on_pending, base, trainable
+):
     ran = stopped(
         tmp_path,
         plateau(),
@@ -129,9 +131,12 @@ def unpacks(trial_id: str, result: dict[str, Any]) -> bool:
         swallows,
         unpacks,
     ],
+    ids=["item", "nested", "nested-get", "get", "in", "partial", "swallows-errors", "unpacks"],
 )
 @pytest.mark.parametrize("trainable", [Net, Quiet])
-def test_a_function_of_a_validated_metric(tmp_path, function, trainable):
+def test_function_that_reads_a_validated_metric_stops_a_trial_by_its_score(
+    tmp_path, function, trainable
+):
     assert stops(stopped(tmp_path, function, trainable=trainable)) == {3}
 
 
@@ -151,7 +156,9 @@ class Either(tune.Stopper):
     [Either(), lambda _, r: r["accuracy"] >= 0.8 or r["training_iteration"] >= 7],
     ids=["stopper", "function"],
 )
-def test_what_reads_both_stops_at_whichever_comes_first(tmp_path, on_pending, stop):
+def test_stopper_of_score_and_iteration_stops_at_the_first_that_is_reached(
+    tmp_path, on_pending, stop
+):
     options = {"on_pending": on_pending, "policy": tunekit.EveryIterations(4)}
     ran = stopped(tmp_path / "report", stop, **options)
     assert lengths(ran) == {7} and stops(ran) == set(), "0.4 at 4; 7 has no checkpoint"
@@ -167,13 +174,14 @@ def test_what_reads_both_stops_at_whichever_comes_first(tmp_path, on_pending, st
         lambda trial_id, result: result["accuracy"] < 0.1 or result["accuracy"] > 0.9,
         lambda trial_id, result: result["accuracy"] >= 0.8 or result["training_iteration"] > 99,
     ],
+    ids=["not-below", "not-between", "not-within", "or-iteration"],
 )
-def test_what_depends_on_the_score_waits_for_it(tmp_path, stop):
+def test_condition_that_depends_on_the_score_does_not_stop_a_trial_before_its_score(tmp_path, stop):
     ran = stopped(tmp_path, stop, policy=tunekit.EveryIterations(4))
     assert min(lengths(ran)) >= 8, "0.4 at 4, 0.8 at 8"
 
 
-def test_a_metric_that_training_alone_reports_is_read_at_the_report(tmp_path):
+def test_stopper_of_training_metrics_stops_a_trial_at_its_report(tmp_path):
     ran = stopped(
         tmp_path,
         [tune.stopper.FunctionStopper(lambda _, r: r["eval"]["loss"] < 1 and r["loss"] < 0.3)],
@@ -183,8 +191,10 @@ def test_a_metric_that_training_alone_reports_is_read_at_the_report(tmp_path):
     assert lengths(ran) == {4} and stops(ran) == set()
 
 
-@pytest.mark.parametrize("combined", [list, lambda parts: CombinedStopper(*parts)])
-def test_several_stoppers_are_asked_one_by_one(tmp_path, combined):
+@pytest.mark.parametrize(
+    "combined", [list, lambda parts: CombinedStopper(*parts)], ids=["list", "CombinedStopper"]
+)
+def test_several_stoppers_stop_a_trial_at_the_first_condition_reached(tmp_path, combined):
     ran = stopped(tmp_path / "plateau", combined([plateau(), MaximumIterationStopper(9)]))
     assert lengths(ran) == {6} and stops(ran) == {6}
     ran = stopped(tmp_path / "most", combined([plateau(), MaximumIterationStopper(5)]))
@@ -227,14 +237,14 @@ class Smoke(tune.Stopper):
 
 
 @every_way
-def test_a_stopper_ends_the_sweep_by_a_validated_score(tmp_path, on_pending):
+def test_stopper_ends_the_whole_sweep_by_a_validation_score(tmp_path, on_pending):
     ran = stopped(tmp_path, Smoke(), on_pending=on_pending, trials=4, slots=2)
     assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(ran.trials)
     assert max(lengths(ran)) < END and stops(ran) == {4}
     check_journal(events_in(ran.home))
 
 
-def test_a_plateau_of_the_whole_sweep(tmp_path):
+def test_experiment_plateau_stopper_ends_the_sweep_at_a_plateau_of_scores(tmp_path):
     stopper = ExperimentPlateauStopper("accuracy", std=0.001, top=5, mode="max")
     ran = stopped(tmp_path, stopper, trials=2)
     assert lengths(ran) == {6}, "the fifth 0.4 is one of iteration 6"
@@ -243,23 +253,32 @@ def test_a_plateau_of_the_whole_sweep(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("every", "asked"), [(1, list(range(1, END + 1))), (4, [4, 8, 12]), (5, [5, 10])]
+    ("every", "asked", "as_function"),
+    [
+        (1, list(range(1, END + 1)), False),
+        (1, list(range(1, END + 1)), True),
+        (4, [4, 8, 12], False),
+        (5, [5, 10], False),
+    ],
 )
-def test_a_trials_last_score_counts_once_for_stoppers_of_the_whole_sweep(tmp_path, every, asked):
-    """Tune does not show schedulers a report with which a trial ends by itself."""
+def test_stopper_gets_each_score_of_a_trial_once_and_in_order(tmp_path, every, asked, as_function):
+    """Also the last one: Tune does not show schedulers a report with which a trial ends."""
     seen = Patience(99)
-    stopped(tmp_path, seen, trials=1, policy=tunekit.EveryIterations(every))
+    stop = (lambda trial_id, result: seen(trial_id, result)) if as_function else seen
+    stopped(tmp_path, stop, trials=1, policy=tunekit.EveryIterations(every))
     assert list(seen.asked.values()) == [asked]
 
 
-def test_an_error_of_a_stopper_ends_the_sweep_as_in_tune(tmp_path):
+def test_error_in_a_stopper_ends_the_sweep(tmp_path):
     with pytest.raises(tune.TuneError, match="acuracy"):
         stopped(tmp_path, lambda trial_id, result: result["acuracy"] > 0.4)
 
 
 @exactly
 @pytest.mark.parametrize("make", [plateau, lambda: Patience(2)], ids=["plateau", "patience"])
-def test_killed_and_restored_it_stops_where_it_would_have(tmp_path, on_pending, make):
+def test_stopper_of_a_killed_and_restored_sweep_stops_at_the_same_iteration(
+    tmp_path, on_pending, make
+):
     def made(folder: Path, **options: Any) -> Ran:
         return stopped(folder, make(), on_pending=on_pending, run=False, trials=1, **options)
 
@@ -267,16 +286,3 @@ def test_killed_and_restored_it_stops_where_it_would_have(tmp_path, on_pending, 
     assert len(runs) > 3
     for ran in runs:
         assert stops(ran) == {6} and lengths(ran) == {6}, ran.home
-
-
-@exactly
-def test_a_function_that_counts_sees_each_validated_result_once(tmp_path, on_pending):
-    """As a stopper does. It stops a trial after three results without a better one."""
-    patience = Patience(3)
-
-    def stop(trial_id: str, result: dict[str, Any]) -> bool:
-        return patience(trial_id, result)
-
-    ran = stopped(tmp_path, stop, on_pending=on_pending)
-    assert list(patience.asked.values()) == [[1, 2, 3, 4, 5, 6, 7]] * 2
-    assert stops(ran) == {7} and lengths(ran) == {7}

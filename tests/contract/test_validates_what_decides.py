@@ -1,4 +1,4 @@
-"""``when="decisions"``: the same decisions with only the checkpoints and validations they need."""
+"""``when="decisions"`` decides the same with only the checkpoints and validations it needs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
 
 import tunekit
-from tests.contract.test_every_scheduler import check_contract, run
+from tests.support.contract import check_contract, run
 from tests.support.fakes import FakeExecutor
 from tests.support.invariants import broken
 from tests.support.journals import read, scores_of
@@ -25,15 +25,10 @@ ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.policies.AtDecision
 
 
 def decided(ran):
-    """What ended where: by trial, the iteration of its last result and the decision."""
-    return {
-        index_of(t): [
-            (i, d)
-            for index, i, _, d in ran.heard.results
-            if index == index_of(t) and d != "CONTINUE"
-        ]
-        for t in ran.trials
-    }
+    """Return the decisions to stop or pause: by trial and iteration."""
+    return sorted(
+        (trial, at, what) for trial, at, _, what in ran.heard.results if what != "CONTINUE"
+    )
 
 
 def saved(ran):
@@ -42,7 +37,7 @@ def saved(ran):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [asha, promotion])
-def test_the_same_is_decided_with_four_checkpoints_as_with_27(tmp_path, make):
+def test_scheduler_decides_the_same_with_checkpoints_at_its_rungs_only(tmp_path, make):
     options = {"on_pending": "wait", "trainable": Endless, "trials": 9}
     each = sweep(tmp_path / "each", make(max_t=27), **options)
     few = sweep(tmp_path / "few", make(max_t=27), **options, **ONLY)
@@ -68,21 +63,23 @@ def test_the_same_is_decided_with_four_checkpoints_as_with_27(tmp_path, make):
     ],
     ids=["asha", "asha-that-does-not-end-it", "pbt", "nothing-decides"],
 )
-def test_where_trials_train_on_only_what_decides_is_validated_and_the_end(tmp_path, base, decides):
+def test_only_decision_points_and_the_last_checkpoint_of_each_trial_are_validated(
+    tmp_path, base, decides
+):
     late = {"validation_s": lambda attempt: 2.5, "stop": {"training_iteration": 27}}
     ran = sweep(tmp_path, base, trainable=Endless, **late, **ONLY, **space())
     check_contract(ran)
     assert {iteration for own in ran.validated().values() for iteration in own} == decides
 
 
-def test_a_trial_that_ends_by_itself_saves_at_its_end_too(tmp_path):
+def test_trial_that_ends_by_itself_has_only_its_last_checkpoint_validated(tmp_path):
     ran = sweep(tmp_path, trials=1, **ONLY)
     assert set(ran.validated()[0]) == {LENGTH}
     assert ran.trials[0].checkpoint_at_end, "also if no report says that it is the last"
 
 
 @pytest.mark.parametrize("name", ["asha", "hyperband", "promotion"])
-def test_no_trial_reports_twice_past_the_last_decision(tmp_path, name):
+def test_no_trial_reports_twice_past_its_last_decision_point(tmp_path, name):
     ran = run(name, tmp_path, trainable=Endless, trials=8, validation_s=lambda attempt: 20.0)
     check_contract(ran)
     assert max(ran.lengths().values()) == 9
@@ -90,7 +87,7 @@ def test_no_trial_reports_twice_past_the_last_decision(tmp_path, name):
     assert max(e["report"]["training_iteration"] for e in read(ran.home) if "report" in e) <= 10
 
 
-def test_no_trial_trains_on_because_validations_lack_a_node(tmp_path, monkeypatch):
+def test_no_trial_trains_past_its_last_rung_while_validations_lack_a_node(tmp_path, monkeypatch):
     """It is added after a minute, and trials hold nothing that validations need."""
     ran = run("asha", tmp_path, trainable=Endless, trials=8, run=False)
     ran.executor._delay = lambda attempt: max(0.0, 60.0 - ran.clock.monotonic())
@@ -110,7 +107,7 @@ def test_no_trial_trains_on_because_validations_lack_a_node(tmp_path, monkeypatc
     ],
     ids=lambda base: type(base).__name__,
 )
-def test_after_a_failed_validation_at_a_rung_the_next_score_decides(tmp_path, base):
+def test_scheduler_uses_the_next_score_after_a_failed_validation_at_a_rung(tmp_path, base):
     """The scheduler gets the next report's score, rather than none."""
     ran = sweep(
         tmp_path,
@@ -129,7 +126,7 @@ def test_after_a_failed_validation_at_a_rung_the_next_score_decides(tmp_path, ba
     assert any(4 in own for own in heard) and not any(3 in own for own in heard)
 
 
-def test_with_checkpoints_elsewhere_the_first_after_a_rung_is_validated(tmp_path):
+def test_first_checkpoint_after_a_rung_is_validated_if_the_rung_has_none(tmp_path):
     ran = sweep(
         tmp_path,
         ASHAScheduler(max_t=9, grace_period=2, reduction_factor=2),
@@ -149,10 +146,9 @@ def both(attempt):
 
 
 @every_case
-def test_by_default_what_decides_is_validated_or_all_where_nothing_decides(
+def test_validations_by_default_cover_decision_points_or_all_if_nothing_decides(
     tmp_path, name, on_pending
 ):
-
     def ran(when):
         seed_all(0)
         options = {"on_pending": on_pending, "validation_s": lambda attempt: 1.5}
@@ -174,8 +170,7 @@ def test_by_default_what_decides_is_validated_or_all_where_nothing_decides(
 
 
 @pytest.mark.parametrize("lag_s", [0.3, 2.5])
-def test_a_trials_end_has_its_last_score_whenever_that_came(tmp_path, lag_s):
-    """Of its last checkpoint, which decides nothing: before it ends, and after."""
+def test_trial_ends_with_its_last_score_if_that_arrives_before_or_after_its_end(tmp_path, lag_s):
     ran = sweep(
         tmp_path,
         ASHAScheduler(max_t=100, grace_period=3, reduction_factor=4),
@@ -190,7 +185,7 @@ def test_a_trials_end_has_its_last_score_whenever_that_came(tmp_path, lag_s):
     assert sorted(ran.heard.ends) == [(n, quality(n, 8)) for n in (0, 1)]
 
 
-def test_what_may_stop_a_trial_decides(tmp_path):
+def test_metric_of_a_stop_condition_is_validated_where_it_may_stop_a_trial(tmp_path):
     """A metric that ranks nothing, and is not known to be validation's at first."""
     ran = sweep(
         tmp_path,
@@ -221,7 +216,7 @@ def one_at_a_time(folder, length=LENGTH):
     )
 
 
-def test_pending_validations_of_a_trial_that_is_stopped_early_are_skipped_with_a_reason(tmp_path):
+def test_pending_validations_of_a_trial_stopped_early_are_skipped_with_a_reason(tmp_path):
     ran = one_at_a_time(tmp_path)
     table = tunekit.load(ran.home).validations
     skipped = table[table.status == "skipped"]
@@ -232,7 +227,7 @@ def test_pending_validations_of_a_trial_that_is_stopped_early_are_skipped_with_a
     assert set(skipped.trial_id) <= rejected
 
 
-def test_a_trial_that_finished_is_validated_to_the_end(tmp_path):
+def test_trial_that_reached_max_t_has_all_its_checkpoints_validated(tmp_path):
     ran = one_at_a_time(tmp_path, 3 * LENGTH)  # ASHA ends it
     ended = [e for e in events_in(ran.home) if isinstance(e, Processed) and e.finished]
     assert ended and {event.iteration for event in ended} == {LENGTH}
@@ -242,13 +237,13 @@ def test_a_trial_that_finished_is_validated_to_the_end(tmp_path):
 
 
 class Seldom(FakeExecutor):
-    """Is looked at after an hour again."""
+    """Is polled once an hour."""
 
     poll_interval_s = 3600.0
 
 
-def test_a_validation_starts_in_the_step_in_which_its_checkpoint_is_there(tmp_path):
-    """However recently validations were looked at: else it would start a step later."""
+def test_validation_starts_in_the_step_in_which_its_checkpoint_is_saved(tmp_path):
+    """However recently validations were polled."""
     ran = run(
         "asha",
         tmp_path,
@@ -276,7 +271,7 @@ def saved_at(trial) -> list[int]:
     return sorted(result.metrics["training_iteration"] for result in results)
 
 
-def test_a_policy_does_not_take_back_what_another_asked():
+def test_checkpoint_policy_keeps_the_request_of_another_callback():
     report = {"training_iteration": 1, "should_checkpoint": True}
     EveryIterations(5).on_trial_result(0, [], None, report)
     assert report["should_checkpoint"]
@@ -290,7 +285,7 @@ class Late(tune.Callback):
             result["should_checkpoint"] = True
 
 
-def test_a_checkpoint_requested_late_is_saved_but_not_validated(tmp_path, caplog):
+def test_checkpoint_requested_by_a_later_callback_is_saved_but_not_validated(tmp_path, caplog):
     ran = sweep(
         tmp_path,
         trials=1,
@@ -305,7 +300,7 @@ def test_a_checkpoint_requested_late_is_saved_but_not_validated(tmp_path, caplog
     assert "checkpoint_policy=" in warned
 
 
-def test_a_trial_that_a_stopper_ends_saves_at_its_end(tmp_path):
+def test_trial_that_a_stopper_ends_saves_at_its_end_with_checkpoint_at_end(tmp_path):
     ran = sweep(
         tmp_path,
         trials=1,

@@ -1,4 +1,4 @@
-"""Validations in the processes of waiting trials: which, when, and what if a process ends."""
+"""A validation runs in the process of its waiting trial, unless it is sooner elsewhere."""
 
 from __future__ import annotations
 
@@ -77,14 +77,17 @@ def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **optio
     return ran
 
 
-def test_short_validations_run_at_each_checkpoint_as_inline(tmp_path):
+def in_own_trials(ran: Ran) -> list[bool]:
+    """Return of each validation whether it ran in the process of its trial."""
+    return [ran.executor.hosts[one.id] == one.request.trial_id for one in ran.executor.started]
+
+
+def test_short_validations_run_in_their_trials_and_decide_as_inline(tmp_path):
     ran = swept(tmp_path / "short", 0.01, slots=1)
     stock = {"on_pending": "wait", "executor_class": FakeExecutor}
     inline = swept(tmp_path / "inline", 0.01, slots=1, **stock)
     assert ran.heard.results == inline.heard.results
-    for attempt in ran.executor.started:
-        request, host = attempt.request, ran.executor.hosts[attempt.id]
-        assert host == request.trial_id
+    assert all(in_own_trials(ran))
     assert {i: set(s) for i, s in ran.validated().items()} == {
         i: set(range(1, length + 1)) for i, length in ran.lengths().items()
     }
@@ -98,7 +101,9 @@ class WithRoom(InTrials):
 
 
 @pytest.mark.parametrize(("start_s", "elsewhere"), [(1.0, True), (9.0, False)])
-def test_where_a_process_would_take_long_to_start_none_is_started(tmp_path, start_s, elsewhere):
+def test_process_for_a_validation_is_started_elsewhere_only_if_it_starts_soon(
+    tmp_path, start_s, elsewhere
+):
     seconds = {"train": 1.0, "start": start_s}
     ran = swept(
         tmp_path,
@@ -118,16 +123,18 @@ class Beside(InTrials):
 
 @pytest.mark.parametrize("options", [{}, {"base": FIFOScheduler()}], ids=["asha", "fifo"])
 @pytest.mark.parametrize("executor_class", [InTrials, Beside])
-def test_all_run_in_trials_where_that_is_asked(tmp_path, executor_class, options):
-    """However long they take, and although others could run elsewhere."""
+def test_validations_with_where_trial_all_run_in_the_processes_of_their_trials(
+    tmp_path, executor_class, options
+):
     where = {"settings": {"where": "trial"}, "executor_class": executor_class}
     ran = swept(tmp_path, 1.0, **where, **options)
-    assert {(one.request.trial_id, ran.executor.hosts[one.id]) for one in ran.executor.started} == {
-        (trial.trial_id, trial.trial_id) for trial in ran.trials
+    assert all(in_own_trials(ran))
+    assert {one.request.trial_id for one in ran.executor.started} == {
+        trial.trial_id for trial in ran.trials
     }
 
 
-def test_a_waiting_trial_is_validated_in_its_own_process_which_is_sooner(tmp_path):
+def test_waiting_trial_hosts_its_validation_and_a_training_trial_does_not(tmp_path):
     """Elsewhere, a process would have to start, and nothing would use the trial's slot."""
     ran = swept(tmp_path, 1.0, executor_class=Beside)
     begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
@@ -162,7 +169,7 @@ def apart(folder: Path, seconds: float, *, start_s: float = 0.0, **options: Any)
     )
 
 
-def test_a_trial_trains_on_while_it_is_validated_elsewhere_though_others_wait(tmp_path):
+def test_trial_trains_while_validated_elsewhere_if_other_trials_start_slowly(tmp_path):
     """None is stopped; to start another in its place would take longer than its score."""
     scores = {"validate": lambda attempt: {"accuracy": 0.5}, "settings": {"when": "decisions"}}
     ran = apart(tmp_path, 2.0, start_s=9.0, **scores)
@@ -171,7 +178,7 @@ def test_a_trial_trains_on_while_it_is_validated_elsewhere_though_others_wait(tm
     assert ran.clock.monotonic() < 3 * (9.0 + LENGTH + 3 * 2.0) - 6.0, "as inline, less what waited"
 
 
-def test_the_last_checkpoint_of_a_trial_does_not_keep_its_slot_from_others(tmp_path):
+def test_validation_of_the_last_checkpoint_does_not_keep_the_slot_from_other_trials(tmp_path):
     ran = apart(tmp_path, 2.0, base=FIFOScheduler(), settings={"when": LENGTH})
     hosts = list(ran.executor.hosts.values())
     assert hosts.count(None) >= 3, hosts
@@ -188,18 +195,16 @@ def test_validations_with_their_own_resources_do_not_slow_training(tmp_path, sec
 
 
 @pytest.mark.parametrize(("seconds", "kind"), [(0.01, InTrials), (0.01, Beside), (1.0, InTrials)])
-def test_where_no_score_decides_each_is_computed_at_its_checkpoint(tmp_path, seconds, kind):
+def test_trial_validates_each_checkpoint_itself_if_no_score_decides(tmp_path, seconds, kind):
     """As inline; short ones also where others could run elsewhere, in a new process."""
     ran = swept(tmp_path, seconds, base=FIFOScheduler(), executor_class=kind)
-    for attempt in ran.executor.started:
-        request, host = attempt.request, ran.executor.hosts[attempt.id]
-        assert host == request.trial_id
+    assert all(in_own_trials(ran))
     assert [set(s) for s in ran.validated().values()] == [set(range(1, LENGTH + 1))] * 6
     inline_s = 6 * LENGTH * (1.0 + seconds) / 2
     assert ran.clock.monotonic() <= inline_s + 0.1, "nothing starts"
 
 
-def test_where_no_score_decides_no_trial_waits_for_what_runs_elsewhere(tmp_path):
+def test_trial_does_not_wait_for_validations_elsewhere_if_no_score_decides(tmp_path):
     class Elsewhere(InTrials):
         def capacity(self, promised: Any) -> int:
             return max(0, 1 - len(self._live))
@@ -211,7 +216,7 @@ def test_where_no_score_decides_no_trial_waits_for_what_runs_elsewhere(tmp_path)
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
-def test_a_trial_whose_process_has_ended_continues_from_its_checkpoint(tmp_path, seconds):
+def test_trial_whose_process_ends_in_a_validation_continues_from_its_checkpoint(tmp_path, seconds):
     expected = swept(tmp_path / "undisturbed", seconds)
     best = max(expected.trials, key=lambda t: t.last_result["accuracy"])
     victim = next(
@@ -226,24 +231,21 @@ def test_a_trial_whose_process_has_ended_continues_from_its_checkpoint(tmp_path,
             starts[trial.trial_id] += 1
 
     ran = swept(tmp_path / "hit", seconds, ends={victim.id}, more_callbacks=(Starts(),))
-    assert not ran.executor.ends, "it was hit"
+    assert not ran.executor.ends, "its process has ended"
     hit = next(t for t in ran.trials if t.trial_id == ran.executor.hosts[victim.id])
     assert hit.num_failures == 0
     assert starts[hit.trial_id] == 2 and set(starts.values()) == {1, 2}
     assert all(ran.validated().values())
 
 
-def test_trials_of_pbt_wait_for_the_scores_they_are_compared_by(tmp_path):
-    base = pbt(perturbation_interval=3, synch=True)
-    ran = swept(tmp_path, 0.01, base=base, param_space={"lr": 0.1}, slots=6)
-    assert check_journal(events_in(ran.home)).exploits
-    assert None not in {
-        ran.executor.hosts[one.id] for one in ran.executor.started if one.request.iteration < LENGTH
-    }
-
-
-def test_what_trials_wait_for_runs_there_whether_or_not_it_decides(tmp_path):
-    ran = swept(tmp_path, 1.0, on_pending="wait")
+@pytest.mark.parametrize("base", ["asha", "pbt-sync"])
+def test_trials_that_wait_for_scores_host_every_validation_but_the_last(tmp_path, base):
+    if base == "asha":
+        ran = swept(tmp_path, 1.0, on_pending="wait")
+    else:
+        population = {"base": pbt(perturbation_interval=3, synch=True), "param_space": {"lr": 0.1}}
+        ran = swept(tmp_path, 0.01, slots=6, **population)
+        assert check_journal(events_in(ran.home)).exploits
     for attempt in ran.executor.started:
         host, last = ran.executor.hosts[attempt.id], attempt.request.iteration == LENGTH
         assert host is not None or last

@@ -1,4 +1,4 @@
-"""A damaged journal is an error that names the file, or yields the same history."""
+"""A damaged sweep raises an error that names the file, or yields the same history."""
 
 from __future__ import annotations
 
@@ -15,15 +15,13 @@ import pytest
 from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tests.kills.test_hostile_folders import shown
 from tests.support.invariants import JournalSummary, check_journal
 from tests.support.journals import lines_of, odd_json, places_in, put, write_lines
 from tests.support.kills import run_killed
-from tests.support.readers import score, session, trial
+from tests.support.readers import session, trial
 from tests.support.restores import prepare_restore, restoring
 from tests.support.seeds import seeds
 from tests.support.sweeps import sweep
-from tunekit.core.events import Exploited
 from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.storage import LocalFolder
 
@@ -42,7 +40,7 @@ def interrupted(tmp_path_factory) -> tuple[Path, JournalSummary]:
     one_after_the_other(folder / "undisturbed").sweep.run(most=50_000)
     expected = check_journal(events_in(folder / "undisturbed/sweep"))
     assert len(expected.scores) > 8
-    with pytest.raises(AssertionError, match="not over after 2 kills"):
+    with pytest.raises(AssertionError, match="2 kills"):
         run_killed(folder / "killed", one_after_the_other, iter([60, 60]), most=2)
     return folder / "killed/sweep", expected
 
@@ -63,19 +61,17 @@ def told(home: Path) -> str:
 def damage_text(draw: random.Random, path: Path) -> None:
     """Change bytes of a file, not whole lines."""
     data = bytearray(path.read_bytes())
-    at = draw.randrange(len(data))
-    match draw.randrange(5):
-        case 0:
-            data[at] ^= 1 << draw.randrange(8)
-        case 1:
-            data[at : at + draw.randrange(1, 40)] = b""
-        case 2:
-            data[at:at] = bytes(draw.randrange(256) for _ in range(draw.randrange(1, 9)))
-        case 3:
-            data[at : at + 16] = bytes(16)
-        case _:
-            other = draw.randrange(len(data))
-            data[at : at + 9] = data[other : other + 9]
+    at, other = draw.randrange(len(data)), draw.randrange(len(data))
+    length, new = draw.choice(
+        [
+            (1, bytes([data[at] ^ 1 << draw.randrange(8)])),
+            (draw.randrange(1, 40), b""),
+            (0, draw.randbytes(draw.randrange(1, 9))),
+            (16, bytes(16)),
+            (9, data[other : other + 9]),
+        ]
+    )
+    data[at : at + length] = new
     path.write_bytes(data)
 
 
@@ -106,17 +102,15 @@ def outcome(home: Path, whole: str) -> str:
     """Return the outcome of a damaged sweep; anything but these is a failure."""
     try:
         now = told(home)
-    except tunekit.errors.JournalError as error:
-        assert "journal" in str(error)
-        return "error"
-    except tunekit.errors.ConfigError as error:
-        assert str(home) in str(error)
+    except (tunekit.errors.JournalError, tunekit.errors.ConfigError) as error:
+        named = isinstance(error, tunekit.errors.JournalError) and "journal/" in str(error)
+        assert named or str(home) in str(error)
         return "error"
     return "same" if now == whole else "less"
 
 
 @pytest.mark.parametrize("seed", seeds(8, "bytes"))
-def test_a_changed_journal_is_an_error_or_the_same_history(recorded, tmp_path, seed):
+def test_journal_with_changed_bytes_raises_or_lacks_at_most_a_torn_end(recorded, tmp_path, seed):
     draw = random.Random(f"bytes/{seed}")
     home, files = tmp_path / "sweep", sorted((recorded / "journal").glob("*.jsonl"))
     (home / "journal").mkdir(parents=True)
@@ -158,7 +152,9 @@ def forged(draw: random.Random, lines: list[dict[str, Any]]) -> list[dict[str, A
 
 
 @pytest.mark.parametrize("seed", seeds(15, "forged"))
-def test_lines_that_somebody_has_made_up_are_read_or_a_journal_error(recorded, tmp_path, seed):
+def test_journal_with_forged_values_is_read_or_raises_an_error_naming_its_file(
+    recorded, tmp_path, seed
+):
     draw = random.Random(f"forged/{seed}")
     source = sorted((recorded / "journal").glob("*.jsonl"))[0]
     file = tmp_path / "journal/000001.jsonl"
@@ -207,71 +203,17 @@ def with_head(home: Path, change: str, odd: Any) -> Path:
 
 
 @pytest.mark.parametrize("change", ODD_HEADS)
-def test_an_odd_first_line_is_an_error_that_names_file_line_and_field(tmp_path, change):
+def test_odd_first_journal_line_raises_an_error_naming_file_line_and_field(tmp_path, change):
     home = with_head(tmp_path, change, ODD_HEADS[change])
-    field = change.split(".")[0]
-    with pytest.raises(
-        tunekit.errors.JournalError, match=rf"journal/000001.jsonl, line 1.*{field}"
-    ):
+    with pytest.raises(tunekit.errors.JournalError, match=change.split(".")[0]) as caught:
         tunekit.load(home)
+    assert str(caught.value).startswith("journal/000001.jsonl, line 1")
 
 
-def test_a_session_whose_first_line_could_not_be_read_does_not_begin(tmp_path):
+def test_session_with_an_unreadable_first_line_writes_no_journal(tmp_path):
     with pytest.raises(msgspec.ValidationError, match="mode"):
         Journal(LocalFolder(tmp_path), about={"mode": "largest"})
     assert not (tmp_path / "journal").exists()
-
-
-def with_all(home: Path) -> Path:
-    """Make a sweep with exploits and later validations."""
-    journal, about = session(home), {"time": 1e9, "sweep": 1e9, "name": "late", "function": "f"}
-    for name in "ab":
-        trial(journal, name, 0.5, lr=0.1)
-    known = {"trial_id": "b", "generation": 1, "donor_id": "a", "donor_generation": 0}
-    exploit = Exploited(**known, reached=1, iteration=1, checkpoint="./a", config={"lr": 0.2})
-    journal.append(exploit)
-    later = Journal(LocalFolder(home), series="validations/late", about=about)
-    for name in "ab":
-        score(later, name, 1, {"robust": 0.5})
-    return home
-
-
-#: Changes of a line that once ended a reader with a traceback: the file and the event of the line,
-#: and the values that it gets.
-FORGED: list[tuple[str, str, dict[str, Any]]] = [
-    ("journal", "reported", {"report": {"training_iteration": 1, "generation": [[]]}}),
-    ("journal", "reported", {"report": {"training_iteration": 1, "generation": ""}}),
-    ("journal", "reported", {"report": {"training_iteration": "a:0:1:1"}}),
-    ("journal", "reported", {"report": {"training_iteration": 1, "\ud800": ""}}),
-    ("journal", "exploited", {"donor_config": {"lr": "\ud800"}}),
-    ("journal", "exploited", {"config": {"\ud800": 1}}),
-    ("journal", "exploited", {"donor_id": "b", "donor_generation": 1}),
-    ("journal", "exploited", {"donor_id": "c", "donor_generation": 7}),
-    ("validations/late", "validation_requested", {"id": ""}),
-    ("validations/late", "validation_requested", {"trial_id": ""}),
-    ("validations/late", "validation_ended", {"metrics": {"robust": ""}}),
-]
-
-
-@pytest.mark.parametrize(("series", "kind", "forged"), FORGED, ids=repr)
-def test_a_forged_line_is_read_or_an_error_that_names_it(tmp_path, series, kind, forged):
-    home = with_all(tmp_path / "sweep")
-    file = home / f"{series}/000001.jsonl"
-    lines = lines_of(file)
-    next(line for line in lines if line.get("event") == kind).update(forged)
-    write_lines(file, lines)
-    shown(home, tmp_path)
-    try:
-        loaded = tunekit.load(home)
-    except tunekit.errors.JournalError as error:
-        assert str(error).startswith(f"{series}/000001.jsonl, line ")
-        return
-    told(home)
-    loaded.later_validations.to_csv()
-    loaded.to_optuna()
-    for trial_id in "ab":
-        assert len(loaded.lineage.ancestors(trial_id)) <= len(loaded.lineage)
-        repr((loaded.lineage, loaded.lineage.schedule(trial_id)))
 
 
 def restored(home: Path) -> str:
@@ -280,9 +222,9 @@ def restored(home: Path) -> str:
         ran = one_after_the_other(home.parent, **restoring(home))
         ran.sweep.run(most=50_000)
     except (tunekit.errors.JournalError, tunekit.errors.RestoreError) as error:
-        assert re.search(
-            r"journal/|state/|journal of|before its state was saved|is a link", str(error)
-        )
+        links = [re.escape(one.name) for one in home.rglob("*") if one.is_symlink()]
+        # The last one is what tests/support raises where no state was recorded.
+        assert re.search("|".join(["journal/", "state/", *links, "before its state"]), str(error))
         return "error"
     return "failed" if any(t.status == "ERROR" for t in ran.trials) else "ended"
 
@@ -293,7 +235,9 @@ def came_to(home: Path, expected: JournalSummary) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(10, "folders"))
-def test_a_damaged_folder_is_an_error_or_the_same_history(interrupted, tmp_path, seed):
+def test_restore_from_a_damaged_folder_raises_or_ends_with_the_same_scores(
+    interrupted, tmp_path, seed
+):
     """Also once it is restored."""
     draw = random.Random(f"folders/{seed}")
     recorded, expected = interrupted
@@ -308,7 +252,7 @@ def test_a_damaged_folder_is_an_error_or_the_same_history(interrupted, tmp_path,
         came_to(home, expected)
 
 
-def test_a_copy_of_hard_links_and_its_original_are_both_restored(interrupted, tmp_path):
+def test_hard_linked_copy_and_its_original_both_restore_to_the_same_scores(interrupted, tmp_path):
     recorded, expected = interrupted
     home = shutil.copytree(recorded, tmp_path / "killed/sweep")
     backup = shutil.copytree(home, tmp_path / "backup/sweep", copy_function=os.link)
@@ -318,12 +262,12 @@ def test_a_copy_of_hard_links_and_its_original_are_both_restored(interrupted, tm
 
 
 @pytest.mark.parametrize("name", [".validate_storage_marker", "Counting_*/result.json"])
-def test_nothing_is_restored_that_would_write_into_another_file(interrupted, tmp_path, name):
+def test_restore_refuses_a_link_in_place_of_a_file_that_it_rewrites(interrupted, tmp_path, name):
     home = shutil.copytree(interrupted[0], tmp_path / "killed/sweep")
     journal = home / "journal/000001.jsonl"
     content, link = journal.read_bytes(), sorted(home.glob(name))[0]
     link.unlink()
     link.symlink_to(journal)
-    with pytest.raises(tunekit.errors.RestoreError, match="is a link"):
+    with pytest.raises(tunekit.errors.RestoreError, match=link.name):
         prepare_restore(home)
     assert journal.read_bytes() == content

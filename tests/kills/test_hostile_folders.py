@@ -1,4 +1,4 @@
-"""A sweep's folder that an attacker made: nothing outside of it is read."""
+"""Reading a folder that an attacker made neither shows nor changes anything outside of it."""
 
 from __future__ import annotations
 
@@ -22,22 +22,21 @@ import pytest
 import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.invariants import check_journal
-from tests.support.journals import read
+from tests.support.journals import lines_of, read, write_lines
 from tests.support.kills import run_killed
-from tests.support.readers import NOTHING, score, session, tunekit_, validate_here
+from tests.support.readers import NOTHING, score, session, trial, tunekit_, validate_here
 from tests.support.restores import begin, prepare_restore, train, tuner, validate
 from tests.support.sweeps import sweep
 from tunekit._ray.session import _files_in
 from tunekit.board.live import LiveSweep
 from tunekit.board.page import render_index
-from tunekit.core.events import SnapshotTaken, TrialAdded, TrialErrored
+from tunekit.core.events import Exploited, SnapshotTaken, TrialAdded, TrialErrored
 from tunekit.driver.snapshots import _archive
 from tunekit.errors import UnsafeFileError
 from tunekit.following.record import Recorder
 from tunekit.journal import lock, safe_files
 from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.lock import Driver, DriverLock
-from tunekit.journal.paths import paths_in
 from tunekit.journal.storage import LocalFolder, folder_at
 from tunekit.reading.catalogue import Catalogue
 
@@ -75,16 +74,10 @@ def made(
 def shown(home: Path, scratch: Path) -> str:
     """Return everything that the commands print and the pages show about a sweep."""
     output = scratch / "report.html"
-    told = []
-    for command in (
-        ("status", home),
-        ("status", home, "--json"),
-        ("best", home),
-        ("best", home, "--json"),
-        ("list", home.parent),
-        ("report", home, "--output", output),
-    ):
-        told.append(tunekit_(*command).output)
+    commands: list[tuple[Any, ...]] = [("list", home.parent), ("report", home, "--output", output)]
+    for name in ("status", "best"):
+        commands += [(name, home), (name, home, "--json")]
+    told = [tunekit_(*command).output for command in commands]
     if output.exists():
         told.append(output.read_text())
     catalogue, clock = Catalogue([str(home.parent)]), FakeClock()
@@ -104,16 +97,8 @@ def linked(home: Path, name: str, outside: Path) -> None:
     path.symlink_to(outside / name)
 
 
-PLACES = [
-    "journal",
-    "journal/000001.jsonl",
-    "journal/driver.json",
-    "trial_a",
-    "trial_a/error.txt",
-    "validations",
-    SESSION,
-    f"{SESSION}/000001.jsonl",
-]
+PLACES = ["journal", "journal/000001.jsonl", "journal/driver.json", "trial_a", "trial_a/error.txt"]
+PLACES += ["validations", SESSION, f"{SESSION}/000001.jsonl"]
 
 
 @pytest.fixture
@@ -128,48 +113,50 @@ def hostile(tmp_path) -> Path:
     return tmp_path / "theirs/sweep"
 
 
-def test_what_is_in_the_folder_is_shown(outside, tmp_path):
-    """The control of what follows: each of these files says something that is shown."""
+def test_commands_and_pages_show_the_files_inside_the_folder(outside, tmp_path):
+    """The control of what follows: the error, the lock, the later validation, the journal."""
     text = shown(outside, tmp_path)
-    for piece in (f"ValueError: {SECRET}", f"process 7 on {SECRET}", "secret: ", f'"{SECRET}"'):
-        assert piece in text.replace("&#34;", '"'), piece
+    text = text.replace("&#34;", '"')
+    for piece in (f"ValueError: {SECRET}", rf"\b7 on {SECRET}", r"\bsecret\b", f'"{SECRET}"'):
+        assert re.search(piece, text), piece
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_no_link_in_a_sweep_shows_what_is_outside(name, hostile, outside, tmp_path):
+def test_link_inside_a_sweep_shows_no_file_from_outside_the_folder(
+    name, hostile, outside, tmp_path
+):
     linked(made(hostile, "harmless"), name, outside)
     assert SECRET not in shown(hostile, tmp_path)
     if "trial_a" not in name:
-        with pytest.raises(UnsafeFileError, match=r"outside the experiment's folder") as caught:
+        with pytest.raises(UnsafeFileError, match=re.escape(str(outside / name))):
             tunekit.load(hostile)
-        assert str(outside / name) in str(caught.value)
 
 
 @pytest.mark.parametrize("kind", ["up", "root", "drive"])
-def test_no_folder_that_a_journal_names_is_outside(kind, hostile, outside, tmp_path):
+def test_trial_folder_outside_the_sweep_is_not_opened(kind, hostile, outside, tmp_path):
     folder = {"up": "../../mine/private/trial_a", "root": f"{outside}/trial_a", "drive": "a\0b"}
     made(hostile, "harmless", folder=folder[kind])
     text = shown(hostile, tmp_path)
-    assert SECRET not in text and "was not opened" in text
+    assert SECRET not in text and repr(folder[kind])[1:-1] in text
 
 
 @pytest.mark.parametrize(
     "name", ["journal/000001.jsonl", "journal/driver.json", f"{SESSION}/1.jsonl"]
 )
-def test_nobody_waits_for_a_pipe(name, hostile):
+def test_pipe_in_place_of_a_journal_or_lock_raises_without_blocking(name, hostile):
     path = made(hostile, "harmless") / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    with pytest.raises(UnsafeFileError, match="not a plain file"):
+    with pytest.raises(UnsafeFileError, match=name):
         tunekit.load(hostile)
 
 
-def test_an_error_that_is_a_pipe_a_link_in_the_folder_or_very_long(hostile, tmp_path):
+def test_trial_error_is_read_from_a_link_or_a_huge_file_but_not_from_a_pipe(hostile, tmp_path):
     made(hostile, "harmless")
     error = hostile / "trial_a/error.txt"
     error.unlink()
     os.mkfifo(error)
-    assert "not a plain file" in tunekit.load(hostile).trial_errors()["a"]
+    assert "trial_a/error.txt" in tunekit.load(hostile).trial_errors()["a"]
     error.unlink()
     with open(error, "wb") as file:
         file.truncate(10**10)  # of which the disk has nothing
@@ -182,7 +169,7 @@ def test_an_error_that_is_a_pipe_a_link_in_the_folder_or_very_long(hostile, tmp_
     assert tunekit.load(hostile).trial_errors()["a"] == known
 
 
-def test_the_folder_itself_may_be_a_link(hostile, tmp_path):
+def test_sweep_folder_that_is_itself_a_link_loads(hostile, tmp_path):
     made(hostile, "harmless")
     (tmp_path / "link").symlink_to(hostile)
     loaded = tunekit.load(tmp_path / "link")
@@ -190,7 +177,7 @@ def test_the_folder_itself_may_be_a_link(hostile, tmp_path):
     assert loaded.best().checkpoint is not None
 
 
-def test_sweeps_behind_links_are_not_listed(hostile, outside, tmp_path):
+def test_catalogue_lists_no_sweep_behind_a_link(hostile, outside, tmp_path):
     made(hostile, "harmless")
     (hostile.parent / "link").symlink_to(outside)
     (hostile.parent / "loop").symlink_to(hostile.parent)
@@ -199,7 +186,7 @@ def test_sweeps_behind_links_are_not_listed(hostile, outside, tmp_path):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names are UTF-8")
-def test_names_that_are_not_utf8_are_skipped(hostile, tmp_path):
+def test_folder_names_that_are_not_utf8_are_skipped_by_every_reader(hostile, tmp_path):
     name = os.fsdecode(b"\xff")
     made(hostile, "harmless")
     for folder in (hostile.parent, hostile, hostile / "trial_a/checkpoint_000001"):
@@ -207,13 +194,14 @@ def test_names_that_are_not_utf8_are_skipped(hostile, tmp_path):
     assert "sweep" in tunekit_("list", hostile.parent).output
     assert "harmless" in shown(hostile, tmp_path)
     checkpoint = tunekit.load(hostile).best().checkpoint
-    with pytest.raises(tunekit.errors.ConfigError, match="holds weights"):
+    with pytest.raises(tunekit.errors.ConfigError, match="weights"):
         tunekit.state_of(checkpoint)
-    assert paths_in(LOCAL, checkpoint.path) == [f"{checkpoint.path}/weights"]
 
 
 @pytest.mark.parametrize("kind", ["up", "root", "link"])
-def test_a_checkpoint_that_is_outside_is_not_there(kind, hostile, outside, tmp_path):
+def test_checkpoint_outside_the_sweep_is_neither_returned_nor_validated(
+    kind, hostile, outside, tmp_path
+):
     path = outside / "trial_a/checkpoint_000001"
     named = {"up": "./../../mine/private/trial_a/checkpoint_000001", "root": str(path), "link": ""}
     made(hostile, "harmless", checkpoint=named[kind])
@@ -222,7 +210,7 @@ def test_a_checkpoint_that_is_outside_is_not_there(kind, hostile, outside, tmp_p
     loaded = tunekit.load(hostile)
     assert loaded.best().checkpoint is None
     seen: list[str] = []
-    with pytest.raises(tunekit.errors.ConfigError, match="is in the sweep's folder"):
+    with pytest.raises(tunekit.errors.ConfigError):
         tunekit.validate(
             loaded, lambda checkpoint: seen.append(checkpoint.path) or {"x": 1.0}, name="x"
         )
@@ -232,7 +220,7 @@ def test_a_checkpoint_that_is_outside_is_not_there(kind, hostile, outside, tmp_p
 ODD = "x\x1b[2J\r\nFORGED\u202e\x9b1mx"
 
 
-def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path):
+def test_control_characters_in_a_sweep_reach_the_terminal_escaped(hostile, tmp_path):
     record = session(hostile, metric=ODD)
     record.append(TrialAdded(time=1e9, trial_id=ODD, config={ODD: ODD}, folder="a"))
     record.append(TrialAdded(time=1e9, trial_id="b", config={ODD: "other"}, folder="b"))
@@ -247,10 +235,10 @@ def test_nothing_in_a_sweep_moves_the_cursor_or_begins_a_line(hostile, tmp_path)
         assert not any(line.lstrip().startswith("FORGED") for line in plainly.splitlines())
 
 
-def test_a_checkpoint_with_a_link_that_leads_out_is_refused(hostile, outside):
+def test_validation_refuses_a_checkpoint_with_a_link_that_leads_out(hostile, outside):
     made(hostile, "harmless")
     linked(hostile, "trial_a/checkpoint_000001/weights", outside)
-    with pytest.raises(tunekit.errors.ConfigError, match=r"weights.*leads out of"):
+    with pytest.raises(tunekit.errors.ConfigError, match="weights"):
         tunekit.validate(tunekit.load(hostile), lambda checkpoint: {"accuracy": 1.0}, name="x")
 
 
@@ -271,9 +259,7 @@ def opened(canary: Path) -> bool:
     return found
 
 
-def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
-    hostile, tmp_path, monkeypatch
-):
+def test_reading_or_validating_a_sweep_opens_no_pickle(hostile, tmp_path, monkeypatch):
     canary = tmp_path / "canary"
     made(hostile, "harmless", bomb=Bomb(canary))
     files = ["tuner.pkl", "callback-states-1.pkl", "trial_a/params.pkl", "state/tuner.zip"]
@@ -295,28 +281,7 @@ def test_no_pickle_in_a_sweep_is_opened_by_who_reads_or_evaluates_it(
         assert opened(canary)
 
 
-def test_nothing_is_written_behind_a_link(hostile, outside, tmp_path):
-    made(hostile, "harmless")
-    for name in ("journal", "validations", "state"):
-        if (hostile / name).exists():
-            shutil.rmtree(hostile / name)
-        (outside / name).mkdir(exist_ok=True)
-        (hostile / name).symlink_to(outside / name)
-    before = sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*"))
-    folder = LocalFolder(hostile)
-    writes: list[Callable[[], object]] = [
-        lambda: Journal(folder),
-        lambda: folder.put("state/a.zip", b"state"),
-        lambda: folder.remove("journal/000001.jsonl"),
-        lambda: tunekit.journal.lock.DriverLock(LOCAL, str(hostile)).claim(),
-    ]
-    for write in writes:
-        with pytest.raises(UnsafeFileError):
-            write()
-    assert sorted((p, p.stat().st_mtime_ns) for p in outside.rglob("*")) == before
-
-
-def test_a_report_goes_through_a_link_only_if_a_user_names_it(hostile, tmp_path):
+def test_report_page_replaces_a_link_unless_the_user_names_it(hostile, tmp_path):
     """The experiment's folder, where it goes by default, may be somebody else's."""
     page, mine = made(hostile, "harmless") / "report.html", tmp_path / "mine"
     mine.write_text("precious")
@@ -329,24 +294,17 @@ def test_a_report_goes_through_a_link_only_if_a_user_names_it(hostile, tmp_path)
     assert "</html>" in mine.read_text() and page.is_symlink()
 
 
-def test_the_lock_of_a_later_validation_is_not_behind_a_link(hostile, outside):
+def test_lock_of_a_later_validation_is_not_created_behind_a_link(hostile, outside):
     made(hostile, "harmless")
     linked(hostile, "validations", outside)
     before = sorted(outside.rglob("*"))
+    config, names = tunekit.ValidationConfig(validate), {"call": "validate", "otherwise": ""}
     with pytest.raises(UnsafeFileError):
-        Recorder(
-            LOCAL,
-            str(hostile),
-            tunekit.ValidationConfig(validate),
-            {},
-            call="validate",
-            series=SESSION,
-            otherwise="",
-        ).lock.claim()
+        Recorder(LOCAL, str(hostile), config, {}, series=SESSION, **names).lock.claim()
     assert sorted(outside.rglob("*")) == before
 
 
-# Links that are put there meanwhile --------------------------------------------------------------
+# Links that are created during a call -----------------------------------------------------------
 
 
 class Swap:
@@ -384,7 +342,9 @@ USES: dict[str, Callable[[Path], object]] = {
 
 @pytest.mark.parametrize("part", ["a", "a/b", "a/b/c", "a/b/c/file"])
 @pytest.mark.parametrize("use", USES)
-def test_a_link_that_is_put_there_meanwhile_leads_nowhere(use, part, tmp_path, monkeypatch):
+def test_link_created_during_a_storage_call_reads_and_changes_nothing_outside(
+    use, part, tmp_path, monkeypatch
+):
     at = 0
     monkeypatch.setattr(lock, "LOCK", "a/b/c/file")
     while True:
@@ -407,15 +367,17 @@ def test_a_link_that_is_put_there_meanwhile_leads_nowhere(use, part, tmp_path, m
 
 
 @pytest.mark.parametrize("part", ["trial_a", "trial_a/error.txt"])
-def test_a_link_that_is_put_there_meanwhile_is_reported(part, hostile, outside, monkeypatch):
+def test_link_created_during_a_read_raises_an_unsafe_file_error(
+    part, hostile, outside, monkeypatch
+):
     made(hostile, "harmless")
     with monkeypatch.context() as patch:
         Swap(patch, hostile, part, outside, at=1)
-        with pytest.raises(UnsafeFileError, match="outside the experiment's folder"):
+        with pytest.raises(UnsafeFileError, match=re.escape(str(outside / part))):
             LocalFolder(hostile).read("trial_a/error.txt")
 
 
-def test_a_link_that_is_changed_after_it_was_checked_leads_nowhere(hostile, outside, monkeypatch):
+def test_link_changed_after_its_check_raises_an_unsafe_file_error(hostile, outside, monkeypatch):
     made(hostile, "harmless")
     (hostile / "trial_a").rename(hostile / "trial_b")
     (hostile / "trial_a").symlink_to("trial_b")
@@ -433,7 +395,7 @@ def test_a_link_that_is_changed_after_it_was_checked_leads_nowhere(hostile, outs
         LocalFolder(hostile).read("trial_a/error.txt")
 
 
-def test_a_missing_file_and_a_folder_that_is_a_file_are_named_in_full(tmp_path):
+def test_read_error_names_the_full_path_and_missing_folders_list_nothing(tmp_path):
     made(tmp_path, "harmless")
     for name, error in (
         ("trial_a/gone", FileNotFoundError),
@@ -442,13 +404,13 @@ def test_a_missing_file_and_a_folder_that_is_a_file_are_named_in_full(tmp_path):
     ):
         with pytest.raises(error, match=f"'{tmp_path}/{name}'"):
             LocalFolder(tmp_path).read(name)
-    with pytest.raises(UnsafeFileError, match=r"'trial_a' in .* is not a plain file"):
+    with pytest.raises(UnsafeFileError, match="'trial_a'"):
         LocalFolder(tmp_path).read("trial_a")
     assert LocalFolder(tmp_path).names("gone") == LocalFolder(tmp_path).names("gone/x") == []
     assert LocalFolder(tmp_path).names("trial_a/error.txt") == []
 
 
-def test_where_folders_cannot_be_opened_files_are_found_by_their_paths(
+def test_folder_and_lock_work_by_path_where_folders_cannot_be_opened(
     hostile, tmp_path, monkeypatch
 ):
     """As on Windows."""
@@ -469,17 +431,7 @@ def test_where_folders_cannot_be_opened_files_are_found_by_their_paths(
     assert held.read() is None
 
 
-def test_a_read_opens_each_part_once_and_resolves_nothing(tmp_path, monkeypatch):
-    home = made(tmp_path / "sweep", "harmless")
-    calls: list[Any] = []
-    for each in ("lstat", "stat", "open", "readlink"):
-        found = getattr(os, each)
-        monkeypatch.setattr(os, each, lambda *a, f=found, **k: calls.append(a) or f(*a, **k))
-    LocalFolder(home).read("journal/000001.jsonl")
-    assert [str(path) for path, *_ in calls] == [str(home), "journal", "000001.jsonl"]
-
-
-def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside):
+def test_sub_tree_filesystem_of_a_local_folder_is_confined_to_the_sweep(hostile, outside):
     made(hostile, "harmless")
     linked(hostile, "journal/000001.jsonl", outside)
     below = pyarrow.fs.SubTreeFileSystem(str(hostile.parent), LOCAL)
@@ -491,43 +443,91 @@ def test_a_filesystem_below_a_local_folder_is_confined_as_well(hostile, outside)
         folder_at(below, "sweep").read("journal/000001.jsonl")
 
 
+# Lines that an attacker has forged ---------------------------------------------------------------
+
+
+def with_all(home: Path) -> Path:
+    """Make a sweep with exploits and later validations."""
+    journal, about = session(home), {"time": 1e9, "sweep": 1e9, "name": "late", "function": "f"}
+    for name in "ab":
+        trial(journal, name, 0.5, lr=0.1)
+    known = {"trial_id": "b", "generation": 1, "donor_id": "a", "donor_generation": 0}
+    exploit = Exploited(**known, reached=1, iteration=1, checkpoint="./a", config={"lr": 0.2})
+    journal.append(exploit)
+    later = Journal(LocalFolder(home), series="validations/late", about=about)
+    for name in "ab":
+        score(later, name, 1, {"robust": 0.5})
+    return home
+
+
+#: Changes of a line that once ended a reader with a traceback: the file and the event of the line,
+#: and the values that it gets.
+FORGED: list[tuple[str, str, dict[str, Any]]] = [
+    ("journal", "reported", {"report": {"training_iteration": 1, "generation": [[]]}}),
+    ("journal", "reported", {"report": {"training_iteration": 1, "generation": ""}}),
+    ("journal", "reported", {"report": {"training_iteration": "a:0:1:1"}}),
+    ("journal", "reported", {"report": {"training_iteration": 1, "\ud800": ""}}),
+    ("journal", "exploited", {"donor_config": {"lr": "\ud800"}}),
+    ("journal", "exploited", {"config": {"\ud800": 1}}),
+    ("journal", "exploited", {"donor_id": "b", "donor_generation": 1}),
+    ("journal", "exploited", {"donor_id": "c", "donor_generation": 7}),
+    ("validations/late", "validation_requested", {"id": ""}),
+    ("validations/late", "validation_requested", {"trial_id": ""}),
+    ("validations/late", "validation_ended", {"metrics": {"robust": ""}}),
+]
+
+
+@pytest.mark.parametrize(("series", "kind", "forged"), FORGED, ids=repr)
+def test_forged_line_is_read_by_every_reader_or_raises_an_error_naming_it(
+    tmp_path, series, kind, forged
+):
+    home = with_all(tmp_path / "sweep")
+    file = home / f"{series}/000001.jsonl"
+    lines = lines_of(file)
+    next(line for line in lines if line.get("event") == kind).update(forged)
+    write_lines(file, lines)
+    shown(home, tmp_path)
+    try:
+        loaded = tunekit.load(home)
+    except tunekit.errors.JournalError as error:
+        assert str(error).startswith(f"{series}/000001.jsonl, line ")
+        return
+    for table in (loaded.trials, loaded.reports, loaded.validations, loaded.later_validations):
+        table.to_csv()
+    loaded.summary(), loaded.decisions.to_csv()
+    loaded.to_optuna()
+    for trial_id in "ab":
+        assert len(loaded.lineage.ancestors(trial_id)) <= len(loaded.lineage)
+        repr((loaded.lineage, loaded.lineage.schedule(trial_id)))
+
+
 # Names that mean something to somebody: of experiments, and of files in an archive --------------
 
 
 @pytest.mark.parametrize("name", ["c[2]*", "c[2]", "what?", "*"])
-def test_a_name_that_ray_would_not_find_again_is_refused(tmp_path, name):
-    with pytest.raises(tunekit.errors.ConfigError, match=r"treats that as a pattern.*Choose a"):
+def test_experiment_name_with_glob_characters_is_refused_by_tuner_and_restore(tmp_path, name):
+    with pytest.raises(tunekit.errors.ConfigError, match=re.escape(repr(name))):
         tuner(tmp_path, name=name)
     assert list(tmp_path.iterdir()) == []
     tuner(tmp_path, name="plain")
     (tmp_path / "plain").rename(tmp_path / name)
-    with pytest.raises(tunekit.errors.ConfigError, match="existing folder can be renamed"):
+    with pytest.raises(tunekit.errors.ConfigError, match=re.escape(name)):
         tunekit.Tuner.restore(str(tmp_path / name), train)
 
 
-ODD_NAMES = [
-    "a b",
-    "100%",
-    "%2e%2e",
-    "#1",
-    "lr=0.1&x;y",
-    "größe \N{SNOWMAN}",
-    "~",
-    "$HOME",
-    "{a}",
-    "c]2",
-]
+ODD_NAMES = ["a b", "100%", "%2e%2e", "#1", "lr=0.1&x;y", "größe \N{SNOWMAN}", "~", "$HOME"]
+ODD_NAMES += ["{a}", "c]2"]
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
-def test_a_name_that_is_odd_is_fine(tmp_path, name):
+def test_sweep_with_an_odd_name_can_be_restored(tmp_path, name):
     tuner(tmp_path, name=name)
     begin(tmp_path / name)
     assert tunekit.Tuner.can_restore(str(tmp_path / name))
     tunekit.Tuner.restore(str(tmp_path / name), train)
 
 
-def test_sweeps_in_odd_places_are_killed_and_restored(tmp_path):
+def test_sweep_below_an_odd_path_survives_two_kills(tmp_path):
     folder = tmp_path / " ".join(ODD_NAMES)
 
     def made(folder, **options):
@@ -539,7 +539,7 @@ def test_sweeps_in_odd_places_are_killed_and_restored(tmp_path):
     assert tunekit.load(ran.home).summary()["state"] == "finished"
 
 
-def refused(tmp_path, match: str, compression: int = zipfile.ZIP_STORED, **files: Any) -> None:
+def refused(tmp_path, named: str, compression: int = zipfile.ZIP_STORED, **files: Any) -> None:
     """Restore a sweep whose archive has these files; nothing may be changed."""
     folder, file = LocalFolder(tmp_path / "a/b/sweep"), io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as archive:
@@ -550,40 +550,33 @@ def refused(tmp_path, match: str, compression: int = zipfile.ZIP_STORED, **files
     folder.put("state/000000001-snapshot.zip", file.getvalue())
     journal.append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(tunekit.errors.RestoreError, match=rf"1-snapshot\.zip has {match}"):
+    with pytest.raises(tunekit.errors.RestoreError, match=named) as caught:
         prepare_restore(folder.root)
+    assert "000000001-snapshot.zip" in str(caught.value)
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../../x",
-        "/etc/x",
-        "..\\..\\x",
-        "state/x",
-        "experiment_state-/../../../x",
-        "tuner.pkl",
-        ".bashrc",
-    ],
-)
-def test_a_file_that_does_not_belong_into_an_archive_is_refused(tmp_path, name):
+FOREIGN = ["../../x", "/etc/x", "..\\..\\x", "state/x", "experiment_state-/../../../x"]
+
+
+@pytest.mark.parametrize("name", [*FOREIGN, "tuner.pkl", ".bashrc"])
+def test_restore_refuses_an_archive_with_a_foreign_file_and_writes_nothing(tmp_path, name):
     files = {"experiment_state-2026.json": '{"trial_data": []}', name: "evil"}
-    refused(tmp_path, re.escape(f"a file {name!r}"), **files)
+    refused(tmp_path, re.escape(repr(name)), **files)
 
 
-def test_an_archive_that_unpacks_to_more_than_it_has_is_refused(tmp_path):
+def test_restore_refuses_an_archive_that_unpacks_to_far_more_than_its_size(tmp_path):
     large = {"experiment_state-2026.json": bytes(10**8)}
     tracemalloc.start()
     try:
-        refused(tmp_path, r"\d+ bytes and would", zipfile.ZIP_DEFLATED, **large)
+        refused(tmp_path, r"\d+ bytes", zipfile.ZIP_DEFLATED, **large)
         _, taken = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
     assert taken < 10**7
 
 
-def test_a_draft_of_tunes_that_a_killed_driver_has_left_is_no_part_of_a_sweep(tmp_path):
+def test_restore_ignores_a_draft_of_tune_that_a_killed_driver_left(tmp_path):
     draft = ".abf040c7-tmp-basic-variant-state-2026-11-21_21-58-41.json"
     home = tmp_path / "sweep"
     folder = LocalFolder(home)

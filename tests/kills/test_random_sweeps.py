@@ -1,4 +1,4 @@
-"""Random sweeps, killed and restored: nothing is lost or done twice.
+"""A randomly killed sweep loses nothing and does nothing twice, with every scheduler.
 
 Trials fail, save and restore slowly, validations are late or fail, few checkpoints are kept, and
 the driver is killed. Each report names the weights that it began with, so that what a clone
@@ -371,7 +371,9 @@ def check_rows(ran: Ran, scored: dict[float, list[dict[str, Any]]]) -> None:
 
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
 @every_case
-def test_whatever_happens_in_a_sweep_with_every_scheduler(tmp_path, name, on_pending):
+def test_random_killed_sweep_loses_and_repeats_nothing_with_every_scheduler(
+    tmp_path, name, on_pending
+):
     for seed in seeds(1, name, on_pending):
         known = {"kind": name, "on_pending": on_pending, "kills": seed % 4}
         run(tmp_path / str(seed), seed, draw(seed, **known))
@@ -400,15 +402,16 @@ def test_whatever_happens_in_a_sweep_with_every_scheduler(tmp_path, name, on_pen
             for mode in MODES
         ),
     ],
+    ids=["failed-validations", "checkpoint-every-2", *MODES],
 )
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
-def test_populations_in_which_only_validations_are_late(tmp_path, seed, settings):
+def test_random_population_with_late_validations_clones_what_was_scored(tmp_path, seed, settings):
     calm = {"trials": 6, "slots": 6, "lag_s": 10.0, "keep": 1, "failing": 0.0, "invalid": 0.0}
     calm |= {"interval": 1, "every": 1, "length": 12, "end_by": "stop_metric", "reuse": False}
     run(tmp_path, seed, draw(seed, **{**calm, "burn_in": 0, "loggers": False, **settings}))
 
 
-def test_clone_of_a_clone_that_has_not_run_since_begins_with_its_weights(tmp_path):
+def test_clone_of_a_clone_that_has_not_run_since_begins_with_its_donors_weights(tmp_path):
     """Synchronous PBT takes the result of what its donor was before that was overwritten."""
     run(tmp_path, 3, draw(3, kind="pbt-sync", on_pending="auto"))
 
@@ -420,7 +423,7 @@ def test_halving_that_a_kill_interrupts_is_completed_after_the_restore(tmp_path)
         run(tmp_path / str(n), 45, settings)
 
 
-def test_a_missing_checkpoint_ends_no_sweep(tmp_path):
+def test_sweep_terminates_though_a_known_checkpoint_was_deleted(tmp_path):
     """As after a crash: the restored state knows one that was deleted since it was saved."""
     ran = sweep(
         tmp_path,

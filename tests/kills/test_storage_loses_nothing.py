@@ -1,4 +1,4 @@
-"""What a storage has accepted can be read, whatever fails and whenever the process is killed."""
+"""Accepted lines and files can be read back, whatever fails and whenever the process is killed."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import random
+import re
 import stat
 import threading
 from pathlib import Path
@@ -58,23 +59,23 @@ class FullDisk:
         return self._write(descriptor, data[:fits])
 
 
-def test_a_full_disk_loses_no_line_and_leaves_no_half_of_one(tmp_path, monkeypatch, caplog):
+def test_full_disk_loses_no_journal_line_and_leaves_no_partial_one(tmp_path, monkeypatch, caplog):
     disk, folder = FullDisk(monkeypatch), LocalFolder(tmp_path)
     folder.append("journal", b"one\n")
     disk.left = 2
     folder.append("journal", b"two\n")
     folder.append("journal", b"three\n")
     assert whole(folder) == b"one\n"
-    assert "No space left" in caplog.text or "bytes could be written" in caplog.text
+    assert len(caplog.records) == 1 and str(tmp_path) in caplog.text
     assert not folder.settle(0.0)
     disk.left = float("inf")
     folder.append("journal", b"four\n")
     assert whole(folder) == b"one\ntwo\nthree\nfour\n"
-    assert "written to" in caplog.text and "again" in caplog.text
+    assert len(caplog.records) == 2, "that it works again"
     assert folder.settle(0.0)
 
 
-def test_half_of_a_line_that_cannot_be_cut_stays_the_last_of_its_file(tmp_path, monkeypatch):
+def test_partial_line_that_cannot_be_truncated_stays_the_last_of_its_file(tmp_path, monkeypatch):
     disk, folder = FullDisk(monkeypatch), LocalFolder(tmp_path)
     folder.append("journal", b"one\n")
     cut = monkeypatch.setattr
@@ -93,7 +94,7 @@ def folder_in(store, root="bucket/sweep"):
     return RemoteFolder(store.filesystem, root, sleep=lambda seconds: False)
 
 
-def test_lines_are_uploaded_behind_in_order_and_together():
+def test_journal_lines_upload_in_the_background_in_order_and_in_batches():
     store, gate = Store(), threading.Event()
     folder = folder_in(store)
     store.errors["open"] = lambda path: None if gate.wait(10) else OSError("it hangs")
@@ -111,7 +112,7 @@ def test_lines_are_uploaded_behind_in_order_and_together():
     folder.close()
 
 
-def test_a_failing_storage_is_tried_again_and_gets_everything(caplog):
+def test_failing_storage_is_retried_and_receives_every_line(caplog):
     store, tried = Store(), threading.Event()
 
     def sleep(seconds):
@@ -130,7 +131,7 @@ def test_a_failing_storage_is_tried_again_and_gets_everything(caplog):
     folder.close()
 
 
-def test_a_large_journal_is_several_objects():
+def test_large_journal_is_split_into_several_objects():
     folder = folder_in(Store())
     line = b"x" * 100_000 + b"\n"
     for _ in range(7):
@@ -181,7 +182,7 @@ def life(store, left, lines=5):
     return confirmed, files
 
 
-def test_nothing_that_was_taken_is_lost_wherever_the_process_is_killed():
+def test_kill_at_any_storage_operation_loses_no_confirmed_line_or_file():
     for left in itertools.count():
         store = Store()
         _, before = life(store, None)
@@ -208,7 +209,7 @@ def test_nothing_that_was_taken_is_lost_wherever_the_process_is_killed():
 
 
 @pytest.mark.parametrize("fails", ["delete_file", "write", "open", "close"])
-def test_operations_that_fail_now_and_then_lose_nothing(fails):
+def test_occasional_storage_failures_lose_no_line(fails):
     store, draw = Store(), random.Random(0)
     store.errors[fails] = lambda path: OSError("now and then") if draw.random() < 0.4 else None
     for lines in range(1, 4):
@@ -217,41 +218,31 @@ def test_operations_that_fail_now_and_then_lose_nothing(fails):
     assert confirmed == 9
 
 
-@pytest.mark.parametrize(
-    ("kind", "survives"),
-    [
-        ("local", True),
-        ("s3", True),
-        ("gcs", True),
-        ("abfs", True),
-        ("fsspec+s3", True),
-        ("fsspec+('s3', 's3a')", True),
-        ("fsspec+('gs', 'gcs')", True),
-        ("fsspec+('abfs', 'az', 'abfss')", True),
-        ("fsspec+memory", False),
-        ("fsspec+sftp", False),
-        ("hdfs", False),
-    ],
-)
+SURVIVES = ["local", "s3", "gcs", "abfs", "fsspec+s3", "fsspec+('s3', 's3a')"]
+SURVIVES += ["fsspec+('gs', 'gcs')", "fsspec+('abfs', 'az', 'abfss')"]
+
+
+@pytest.mark.parametrize("kind", [*SURVIVES, "fsspec+memory", "fsspec+sftp", "hdfs"])
 @pytest.mark.parametrize("below", [False, True])
-def test_a_storage_that_may_show_half_a_file_is_warned_of(kind, survives, below, tmp_path, caplog):
+def test_storage_that_shows_partial_files_logs_a_warning_naming_the_path(
+    kind, below, tmp_path, caplog
+):
     local, path = kind == "local", str(tmp_path)
     filesystem = pyarrow.fs.LocalFileSystem() if local else Store(kind).filesystem
     if below:
         filesystem, path = pyarrow.fs.SubTreeFileSystem(path, filesystem), "sweep"
     warn_of_kills(filesystem, path)
-    assert not caplog.text if survives else f"{path!r} will not survive a kill" in caplog.text
+    assert not caplog.text if kind in SURVIVES else repr(path) in caplog.text
     assert isinstance(folder_at(filesystem, path), LocalFolder) is local
 
 
-def test_a_sweep_in_such_a_storage_is_warned_of_at_its_start_and_written(caplog):
+def test_sweep_in_a_storage_that_shows_partial_files_warns_once_and_is_written(caplog):
     store = Store("hdfs")
     ledger = Ledger(FakeClock())
     ledger.claim(
         SimpleNamespace(storage_filesystem=store.filesystem, experiment_fs_path="tmp/sweep")
     )
-    assert caplog.text.count("'tmp/sweep' will not survive a kill of its driver") == 1
-    assert "local or shared file system" in caplog.text and "object store" in caplog.text
+    assert caplog.text.count("'tmp/sweep'") == len(caplog.records) == 1
     ledger.begin(anew=True, after=0, about={})
     ledger.record(TrialResumed(trial_id="a"))
     ledger.close()
@@ -282,7 +273,7 @@ class Disk:
         self._replace(source, target, **at)
 
 
-def test_a_file_that_is_put_is_on_the_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_put_syncs_a_file_to_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     disk, folder = Disk(monkeypatch), LocalFolder(tmp_path / "sweep")
     folder.put("state/a.zip", b"state")
     at = disk.done.index("replace a.zip")
@@ -290,7 +281,7 @@ def test_a_file_that_is_put_is_on_the_disk_before_it_has_its_name(tmp_path, monk
     assert "folder sweep" in disk.done
 
 
-def test_lines_are_on_the_disk_when_they_are_to_be(tmp_path, monkeypatch):
+def test_journal_lines_are_on_disk_after_sync_and_close(tmp_path, monkeypatch):
     disk, folder = Disk(monkeypatch), LocalFolder(tmp_path / "sweep")
     folder.append("journal", b"one\n")
     assert disk.done.count("file 000001.jsonl") == 0 and "folder journal" in disk.done
@@ -304,7 +295,7 @@ def test_lines_are_on_the_disk_when_they_are_to_be(tmp_path, monkeypatch):
     assert disk.done.count("file 000001.jsonl") == 2
 
 
-def test_a_failing_disk_is_reported(tmp_path, monkeypatch, caplog):
+def test_failing_disk_is_logged_by_sync_and_raised_by_put(tmp_path, monkeypatch, caplog):
     folder = LocalFolder(tmp_path)
     folder.append("journal", b"one\n")
 
@@ -314,12 +305,14 @@ def test_a_failing_disk_is_reported(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(os, "fsync", fails)
     folder.sync()
     assert "I/O error" in caplog.text
-    with pytest.raises(OSError, match="I/O"):
+    with pytest.raises(OSError, match=f"Errno {errno.EIO}"):
         folder.put("state/a.zip", b"state")
     assert folder.names("state") == []
 
 
-def test_a_file_system_that_cannot_sync_folders_is_fine(tmp_path, monkeypatch, caplog):
+def test_file_system_that_cannot_sync_folders_is_written_without_a_warning(
+    tmp_path, monkeypatch, caplog
+):
     synced = os.fsync
 
     def fsync(descriptor):
@@ -345,8 +338,9 @@ def test_a_file_system_that_cannot_sync_folders_is_fine(tmp_path, monkeypatch, c
         write_file,
         lambda path, data: LocalFolder(path.parent).put(path.name, data),
     ],
+    ids=["replace_file", "write_file", "put"],
 )
-def test_a_file_is_not_written_through_a_link(tmp_path, write):
+def test_link_at_a_predictable_draft_path_is_not_written_through(tmp_path, write):
     """Every possible path of a draft is a link to a user's file."""
     precious, path = tmp_path / "precious", tmp_path / "report.html"
     precious.write_text("precious")
@@ -357,7 +351,7 @@ def test_a_file_is_not_written_through_a_link(tmp_path, write):
     assert precious.read_text() == "precious"
 
 
-def test_a_file_has_the_rights_that_the_umask_leaves(tmp_path):
+def test_replaced_file_has_the_permissions_that_the_umask_leaves(tmp_path):
     before = os.umask(0o027)
     try:
         replace_file(tmp_path / "report.html", b"report")
@@ -366,7 +360,7 @@ def test_a_file_has_the_rights_that_the_umask_leaves(tmp_path):
     assert stat.S_IMODE((tmp_path / "report.html").stat().st_mode) == 0o640
 
 
-def test_a_name_as_long_as_the_file_system_allows(tmp_path):
+def test_file_name_of_the_maximum_length_can_be_replaced(tmp_path):
     replace_file(tmp_path / ("n" * 255), b"long")
     assert (tmp_path / ("n" * 255)).read_bytes() == b"long"
 
@@ -374,7 +368,7 @@ def test_a_name_as_long_as_the_file_system_allows(tmp_path):
 # What a user names -------------------------------------------------------------------------------
 
 
-def test_a_pipe_that_a_user_names_is_written_to(tmp_path):
+def test_pipe_named_by_the_user_receives_the_file_and_stays_a_pipe(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (tmp_path / "link").symlink_to(pipe)
@@ -386,7 +380,7 @@ def test_a_pipe_that_a_user_names_is_written_to(tmp_path):
     assert pipe.is_fifo() and len(list(tmp_path.iterdir())) == 2
 
 
-def test_a_device_that_a_user_names_stays_a_device(tmp_path):
+def test_device_named_by_the_user_stays_a_device(tmp_path):
     """Even if this user, such as root, could replace it."""
     device = tmp_path / "null"
     try:
@@ -399,7 +393,7 @@ def test_a_device_that_a_user_names_stays_a_device(tmp_path):
 
 
 @pytest.mark.parametrize("behind", ["pipe", "file"])
-def test_an_open_file_that_a_user_names_keeps_its_place_and_what_it_has(tmp_path, behind):
+def test_open_file_named_by_the_user_is_appended_to(tmp_path, behind):
     file = tmp_path / "log"
     reader, writer = os.pipe() if behind == "pipe" else (-1, os.open(file, os.O_CREAT | os.O_RDWR))
     os.write(writer, b"before ")
@@ -414,9 +408,7 @@ def test_an_open_file_that_a_user_names_keeps_its_place_and_what_it_has(tmp_path
 
 
 @pytest.mark.parametrize("exists", [True, False])
-def test_a_link_that_a_user_names_stays_and_no_reader_of_its_target_sees_half_a_file(
-    tmp_path, exists
-):
+def test_link_named_by_the_user_stays_and_its_target_is_replaced_atomically(tmp_path, exists):
     target, link = tmp_path / "site/report.html", tmp_path / "report.html"
     target.parent.mkdir()
     if exists:
@@ -430,12 +422,12 @@ def test_a_link_that_a_user_names_stays_and_no_reader_of_its_target_sees_half_a_
 
 
 @pytest.mark.parametrize("name", ["../x", "state/../../x", "/etc/x", "state/.."])
-def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
+def test_file_name_that_leads_out_of_the_folder_is_refused_by_every_storage(tmp_path, name):
     home = tmp_path / "a/sweep"
     home.mkdir(parents=True)
     for folder in (LocalFolder(home), RemoteFolder(Store().filesystem, "sweep")):
         for use in (folder.read, folder.remove, lambda n, f=folder: f.put(n, b"")):
-            with pytest.raises(tunekit.errors.UnsafeFileError, match="leads out of"):
+            with pytest.raises(tunekit.errors.UnsafeFileError, match=re.escape(name)):
                 use(name)
     assert sorted(tmp_path.rglob("*")) == [tmp_path / "a", home]
 
@@ -443,10 +435,10 @@ def test_a_name_that_leads_out_of_the_folder_is_refused(tmp_path, name):
 # What is deleted, and when -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", [b"", b'"event":"snapshot_taken"'])
-def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(
-    tmp_path, monkeypatch, line
-):
+@pytest.mark.parametrize(
+    "line", [b"", b'"event":"snapshot_taken"'], ids=["any-line", "snapshot-line"]
+)
+def test_archive_stays_until_the_line_naming_its_successor_is_written(tmp_path, monkeypatch, line):
     folder = LocalFolder(tmp_path)
     record = journal.Journal(folder)
     keeper = SnapshotWriter(folder, record, FakeClock())
@@ -469,7 +461,7 @@ def test_an_archive_stays_until_the_line_that_names_its_successor_is_written(
     assert [read(tmp_path)[-1]["file"]] == [f"state/{n}" for n in folder.names("state")]
 
 
-def test_what_was_named_is_on_the_disk_before_its_predecessor_is_deleted(tmp_path, monkeypatch):
+def test_journal_is_on_disk_before_a_superseded_archive_is_deleted(tmp_path, monkeypatch):
     folder = LocalFolder(tmp_path)
     keeper = SnapshotWriter(folder, journal.Journal(folder), FakeClock())
     keeper.snapshot(Saved())

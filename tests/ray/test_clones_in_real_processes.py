@@ -1,4 +1,4 @@
-"""Clones are exact in reused actors and in functions, in processes on a real Ray."""
+"""PBT clones continue exactly the scored weights, in reused actors and in functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ray.tune.schedulers import PopulationBasedTraining
 
 import tunekit
 from tests.support.real_sweeps import by_accuracy, fit
-from tests.support.versioned import Versioned, Versions, score_of, version_at
+from tests.support.versioned import AfterExploits, Versioned, Versions, score_of, version_at
 
 NOISE = 5.0
 
@@ -55,23 +55,6 @@ def pbt(**settings):
     )
 
 
-class AfterExploits(tune.Stopper):
-    """End all trials at an iteration, or later, once clones have continued that often."""
-
-    def __init__(self, length: int, exploits: int):
-        self.length, self.missing = length, exploits
-        self.versions: dict[str, int] = {}
-
-    def __call__(self, trial_id, result):
-        version = result["version"]
-        self.missing -= version != self.versions.get(trial_id, version - 1) + 1
-        self.versions[trial_id] = version
-        return result["training_iteration"] >= self.length and self.missing <= 0
-
-    def stop_all(self):
-        return False
-
-
 def run(folder, trainable, scheduler, *, on_pending, keep=None, stop, **tune_settings):
     versions = Versions(noise=NOISE)
     results = fit(
@@ -105,7 +88,9 @@ def run(folder, trainable, scheduler, *, on_pending, keep=None, stop, **tune_set
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("on_pending", "exploits"), [("continue", 4), ("wait", 5)])
-def test_clones_are_exact_in_reused_actors(ray_cluster, tmp_path, on_pending, exploits):
+def test_pbt_clones_in_reused_actors_continue_the_scored_weights(
+    ray_cluster, tmp_path, on_pending, exploits
+):
     """Half of the population runs at a time, one checkpoint is kept.
 
     How soon trials exploit others is a matter of timing, so the run goes on until they have.
@@ -127,7 +112,7 @@ def test_clones_are_exact_in_reused_actors(ray_cluster, tmp_path, on_pending, ex
             assert result.config["lr"] == config["config/lr"].iloc[-1]
 
 
-def test_clones_are_exact_in_a_function_that_holds(ray_cluster, tmp_path):
+def test_pbt_clones_in_waiting_functions_continue_the_scored_weights(ray_cluster, tmp_path):
     _, clones = run(
         tmp_path,
         versioned,
@@ -154,7 +139,7 @@ def by_learning_rate(checkpoint: tune.Checkpoint) -> dict[str, float]:
     return {"accuracy": tunekit.get_validation_context().config["lr"]}
 
 
-def test_a_clone_of_a_checkpoint_with_nothing_left_to_train_ends(ray_cluster, tmp_path):
+def test_clone_of_a_fully_trained_checkpoint_terminates(ray_cluster, tmp_path):
     pbt = PopulationBasedTraining(
         time_attr="training_iteration",
         perturbation_interval=4,

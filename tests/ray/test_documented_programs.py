@@ -64,14 +64,14 @@ def run(ray_cluster, tmp_path, monkeypatch) -> Callable[..., str]:
 
 
 @pytest.mark.at_night  # at each push, scripts/test-wheel runs it as a user does
-def test_the_example_of_the_readme_prints_what_the_readme_shows(run):
+def test_readme_example_prints_the_output_shown_in_the_readme(run):
     code, shown = blocks("README.md", "python")[0], blocks("README.md", "text")[0]
     assert shown.strip() in run(code)
     written = [line for line in code.splitlines() if line.strip() and not line.startswith("import")]
     assert len(written) <= 25
 
 
-def test_the_quickstart_runs_and_its_commands_show_the_sweep(run):
+def test_quickstart_program_runs_and_its_commands_show_the_sweep(run):
     code = "\n\n".join(blocks("docs/quickstart.md", "python"))
     if SCHEDULES == 1:
         code = code.replace("num_samples=12", "num_samples=8").replace("27", "9")
@@ -88,7 +88,7 @@ def test_the_quickstart_runs_and_its_commands_show_the_sweep(run):
     assert heading.split() in map(str.split, done.output.splitlines())
 
 
-def test_the_demonstration_names_its_best_checkpoint_and_commands_that_work(run):
+def test_demo_prints_its_accuracies_and_commands_that_work(run):
     code = (ROOT / "notebooks/digits.py").read_text()
     said = run(code, "--trials", "2")
     validated, tested = map(float, re.findall(r"(\d+\.\d+)% on the", said))
@@ -101,7 +101,7 @@ def test_the_demonstration_names_its_best_checkpoint_and_commands_that_work(run)
 
 
 @pytest.mark.at_night
-def test_the_program_with_a_trainer_stops_trials_and_keeps_checkpoints(run):
+def test_torchtrainer_program_stops_trials_early_and_keeps_a_checkpoint(run):
     code = "\n\n".join(blocks("docs/torchtrainer.md", "python"))
     code += "\nprint('iterations', [r.metrics['training_iteration'] for r in tuner.get_results()])"
     said = run(code)
@@ -112,7 +112,7 @@ def test_the_program_with_a_trainer_stops_trials_and_keeps_checkpoints(run):
 
 @pytest.mark.at_night
 @pytest.mark.parametrize("path", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda p: p.stem)
-def test_notebooks_run(path, tmp_path, monkeypatch):
+def test_notebook_runs_and_is_stored_with_its_output(path, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("RAY_ADDRESS", "local")
     notebook = nbformat.read(path, as_version=4)
@@ -146,7 +146,7 @@ CHEAPEST = "xgboost"
 
 
 @pytest.mark.parametrize("name", NEEDS)
-def test_an_example_ranks_its_trials_by_validated_score(
+def test_framework_example_ranks_its_trials_by_validation_score(
     name, ray_cluster, tmp_path, monkeypatch, capsys
 ):
     for package in NEEDS[name]:
@@ -179,7 +179,9 @@ PROGRAMS = {
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_program_is_followed_from_another_process(ray_cluster, name, tmp_path):
+def test_follow_validates_every_checkpoint_of_a_program_in_another_process(
+    ray_cluster, name, tmp_path
+):
     launcher, needs, steps = PROGRAMS[name]
     for package in needs:
         pytest.importorskip(package)
@@ -203,7 +205,9 @@ def test_a_program_is_followed_from_another_process(ray_cluster, name, tmp_path)
     assert tunekit.load(outputs).best().score == max(one["metrics"]["accuracy"] for one in told)
 
 
-def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3, tmp_path):
+def test_followed_checkpoints_on_s3_are_validated_once_from_protected_copies(
+    ray_cluster, s3, tmp_path
+):
     filesystem = s3.filesystem()
     bucket = s3.make_bucket("runs")
     for step in (1, 2, 3):
@@ -233,7 +237,7 @@ def test_checkpoints_on_s3_are_followed_and_protected(ray_cluster, s3, tmp_path)
     assert len(tunekit.load(f"{bucket}/other", filesystem).validations) == 3
 
 
-def test_a_file_on_s3_is_read_as_a_folder_that_has_it(ray_cluster, s3):
+def test_follow_passes_a_single_checkpoint_file_on_s3_as_a_folder(ray_cluster, s3):
     filesystem, bucket = s3.filesystem(), s3.make_bucket("files")
     for name in ("step=7.ckpt", "done"):
         with filesystem.open_output_stream(f"{bucket}/{name}") as stream:
@@ -253,7 +257,7 @@ def test_a_file_on_s3_is_read_as_a_folder_that_has_it(ray_cluster, s3):
 SCRIPT = str(ROOT / "scripts/gpu_check.py")
 
 
-def test_a_check_without_a_gpu(ray_cluster, tmp_path, monkeypatch):
+def test_gpu_check_of_the_trial_place_passes_without_a_gpu(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setenv("GPU_CHECK_WITHOUT_CUDA", "1")
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr("sys.path", list(sys.path))
@@ -262,7 +266,7 @@ def test_a_check_without_a_gpu(ray_cluster, tmp_path, monkeypatch):
 
 
 @pytest.mark.at_night
-def test_the_table_of_checks(tmp_path):
+def test_gpu_check_script_records_a_passed_check_without_a_gpu(tmp_path):
     command = [sys.executable, SCRIPT, "--cpu", "--only", "place-trial"]
     command += ["--out", str(tmp_path / "rows")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=300)

@@ -1,4 +1,4 @@
-"""Validation in long-lived processes, and distributed validation."""
+"""An evaluator is built once, is replaced when it dies or hangs, and reports the user's errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def run(tmp_path, length=6, limits=None, **settings):
     )
 
 
-def test_an_idle_evaluator_that_dies_costs_no_attempt():
+def test_idle_evaluator_that_dies_costs_no_attempt():
     executor = RayExecutor(lambda checkpoint: {"pid": os.getpid()}, {"num_cpus": 0.1}, evaluators=1)
 
     def validated(iteration):
@@ -73,7 +73,7 @@ def test_an_idle_evaluator_that_dies_costs_no_attempt():
     executor.close()
 
 
-def test_an_evaluator_is_built_once_and_replaced_when_it_dies_or_hangs(tmp_path):
+def test_evaluator_is_built_once_and_replaced_when_it_dies_or_hangs(tmp_path):
     marks = tmp_path / "marks"
     marks.mkdir()
     results = run(
@@ -92,14 +92,12 @@ def test_an_evaluator_is_built_once_and_replaced_when_it_dies_or_hangs(tmp_path)
     assert attempts == {1: 1, 2: 1, 3: 2, 4: 1, 5: 2, 6: 1}
 
 
-def test_an_evaluator_that_cannot_be_built_is_a_failure_with_a_reason(tmp_path):
+def test_evaluator_that_cannot_be_built_fails_its_validations_with_the_exception(tmp_path):
     results = run(tmp_path, 2, fn=partial(Evaluator, fails=True), evaluators=1)
     assert not results.errors
     reasons = {event["reason"] for event in events(results, "validation_ended")}
     [reason] = reasons
-    assert reason.startswith(
-        "could not build its evaluator, which raised RuntimeError: no data here"
-    )
+    assert "RuntimeError: no data here" in reason
 
 
 class NeverBuilt:
@@ -109,7 +107,7 @@ class NeverBuilt:
     def __call__(self, checkpoint): ...
 
 
-def test_an_evaluator_that_takes_too_long_to_build_times_out(tmp_path):
+def test_evaluator_that_takes_too_long_to_build_times_out(tmp_path):
     results = run(
         tmp_path,
         1,
@@ -141,7 +139,7 @@ def by_mapping(checkpoint):
     return {"accuracy": mean(row["value"] for row in rows.take_all())}
 
 
-def test_a_validation_may_map_a_dataset(tmp_path):
+def test_validation_may_map_a_ray_dataset(tmp_path):
     results = run(tmp_path, 2, fn=by_mapping, ray_remote_kwargs={"num_cpus": 0})
     assert results[0].metrics_dataframe["accuracy"].tolist() == [5.5, 6.5]
 
@@ -163,11 +161,11 @@ class Asks:
     def __init__(self):
         try:
             tunekit.get_validation_context()
-        except tunekit.errors.WiringError as error:
-            self.while_built = str(error)
+        except tunekit.errors.WiringError:
+            self.refused = True
 
     def __call__(self, checkpoint):
-        assert "while an evaluator was being built" in self.while_built
+        assert self.refused, "no checkpoint is validated while an evaluator is built"
         return fails_once(checkpoint)
 
 
@@ -181,7 +179,7 @@ def each_rank_asks(config):
 
 
 @pytest.mark.parametrize("kind", ["task", "evaluator", "trainer"])
-def test_each_kind_of_validation_knows_whose_checkpoint_it_has(tmp_path, kind):
+def test_validation_context_names_the_trial_config_and_iteration(tmp_path, kind):
     how = {
         "task": {"fn": fails_once},
         "evaluator": {"fn": Asks, "evaluators": 1},
@@ -233,13 +231,13 @@ def refuse(config):
 
 
 @pytest.mark.parametrize("kind", ["evaluator", "workers"])
-def test_the_reason_of_a_failure_is_the_users_own_exception(tmp_path, kind):
+def test_failed_validation_records_the_users_own_exception_and_traceback(tmp_path, kind):
     workers = tunekit.distributed.TrainerValidation(refuse, train.ScalingConfig(num_workers=1))
     how = {"fn": Refuses, "evaluators": 1} if kind == "evaluator" else {"fn": workers}
     results = run(tmp_path, length=2, max_retries=0, **how)
     first, second = sorted(events(results, "validation_ended"), key=lambda event: event["id"])
     assert first["status"] == "failed"
-    assert first["reason"] == "raised TwoArguments: no such class as 1"
+    assert first["reason"].endswith("TwoArguments: no such class as 1")
     assert "in refuse" in first["error"] and "Traceback" in first["error"]
     assert second["status"] == "validated" and second["metrics"]["accuracy"] == 0.2
     assert second["metrics"]["odd"].startswith("<generator object")

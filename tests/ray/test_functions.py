@@ -1,4 +1,4 @@
-"""Functions that save on demand, on a real Ray."""
+"""Functions and classes save on demand, and a reused process does not change what they do."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def reporting(config, every=2):
 
 
 @pytest.mark.parametrize("form", ["function", "class", "reports", "with parameters and resources"])
-def test_each_form_has_its_checkpoints_with_their_metrics(tmp_path, form):
+def test_checkpoints_of_each_form_of_trainable_are_kept_with_their_scores(tmp_path, form):
     tune.register_trainable("reporting", reporting)
     with_parameters = tune.with_parameters(reporting, every=3)
     trainable, made = {
@@ -85,7 +85,7 @@ def validate_steps(checkpoint):
         return {"accuracy": json.loads(Path(folder, "state.json").read_text())["steps"] / 10}
 
 
-def test_a_plain_function_that_registers_how_to_save_fails_with_what_it_needs(tmp_path):
+def test_checkpoint_with_in_a_plain_tuner_raises_an_error_naming_checkpointable(tmp_path):
     results = tune.Tuner(
         counting,
         param_space={"length": 4},
@@ -94,7 +94,7 @@ def test_a_plain_function_that_registers_how_to_save_fails_with_what_it_needs(tm
     assert "tunekit.checkpointable(function)" in str(results.errors[0])
 
 
-def test_without_validation_a_function_that_saves_by_itself_may_start_over(tmp_path):
+def test_restarted_function_may_ignore_only_checkpoints_that_it_saved_itself(tmp_path):
     """As in Tune; only what tunekit saves must be resumed."""
 
     def begins_anew(config):
@@ -154,7 +154,7 @@ def swept_in_one_process(folder, body):
     )
 
 
-def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_new(tmp_path):
+def test_function_in_a_reused_process_finds_it_like_a_new_process(tmp_path):
     def found(n):
         return {
             "left": "LEFT_BEHIND" in os.environ,
@@ -177,7 +177,7 @@ def test_a_function_finds_a_process_that_another_trial_has_used_as_if_it_were_ne
     ]
 
 
-def test_a_trial_that_fails_in_a_reused_process_continues_in_its_own(tmp_path):
+def test_trial_that_fails_in_a_reused_process_continues_in_a_new_process(tmp_path):
     """What no reset can know of: a module's variable. The third trial's process dies of it."""
 
     def trips(n):
@@ -194,7 +194,7 @@ def test_a_trial_that_fails_in_a_reused_process_continues_in_its_own(tmp_path):
     assert [result.metrics["accuracy"] for result in results] == [0, 1, 2]
 
 
-def test_a_function_that_does_not_end_keeps_the_next_trial_from_nothing(tmp_path):
+def test_stopped_function_that_does_not_return_does_not_block_the_next_trial(tmp_path):
     def lingers(config):
         tunekit.checkpoint_with(
             lambda folder: (folder / "state.json").write_text(json.dumps({"score": -config["n"]}))
@@ -284,7 +284,7 @@ def validate(checkpoint):
 
 @pytest.mark.parametrize("reuses", [False, True], ids=["by default", "reuse_actors"])
 @pytest.mark.parametrize("kind", ["function", "class", "trainer"])
-def test_only_with_reuse_actors_a_trial_has_another_ones_process(tmp_path, kind, reuses):
+def test_trials_share_a_process_only_with_reuse_actors(tmp_path, kind, reuses):
     half, space = {"CPU": 3}, {"n": tune.grid_search([0, 1, 2])}
     results = fit(
         trainer(half) if kind == "trainer" else tune.with_resources(KINDS[kind], half),
@@ -304,7 +304,7 @@ def test_only_with_reuse_actors_a_trial_has_another_ones_process(tmp_path, kind,
     assert [Path(row["folder"]).name for row in rows] == folders, "each writes into its own"
 
 
-def test_a_trial_that_pauses_leaves_its_workers_only_to_itself(tmp_path):
+def test_paused_trials_never_share_their_worker_processes(tmp_path):
     """HyperBand pauses more trials than there is room for."""
     results = fit(
         trainer({"CPU": 2}, length=3),

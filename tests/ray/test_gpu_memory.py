@@ -1,6 +1,6 @@
-"""The GPU memory that processes release, which needs a real GPU.
+"""Idle evaluators, reused actors and reused workers leave no GPU memory behind.
 
-Skipped where there is none. Ray counts one GPU here, whatever the machine has. How trials and
+Skipped where there is no GPU. Ray counts one GPU here, whatever the machine has. How trials and
 validations share it is what `scripts/gpu_check.py` shows.
 """
 
@@ -65,7 +65,7 @@ def slowly(config):
         tune.report({"epoch": epoch}, checkpoint=saved(torch.full((8,), float(epoch))))
 
 
-def test_an_evaluator_with_nothing_to_do_leaves_its_memory_to_others(tmp_path):
+def test_idle_evaluator_releases_its_gpu_memory(tmp_path):
     results = fit(
         tune.with_resources(slowly, {"cpu": 1, "gpu": 0.5}),
         tmp_path,
@@ -85,7 +85,7 @@ def hungry(config):
     tune.report({"before": before}, checkpoint=saved(torch.full((8,), config["lr"])))
 
 
-def test_an_actor_begins_its_next_trial_with_free_memory(tmp_path):
+def test_reused_actor_begins_its_next_trial_with_free_gpu_memory(tmp_path):
     results = fit(
         tune.with_resources(hungry, {"cpu": 1, "gpu": 0.5}),
         tmp_path,
@@ -109,7 +109,7 @@ def hungry_loop(config):
     train.report(metrics, checkpoint=saved(weights))
 
 
-def test_warm_workers_begin_with_the_gpu_as_a_new_process_would(tmp_path):
+def test_reused_workers_begin_with_free_gpu_memory_and_the_same_random_state(tmp_path):
     """Its memory is free, and its random generator begins at the same place."""
     from ray.train.torch import TorchTrainer
 

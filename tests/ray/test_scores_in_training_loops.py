@@ -1,4 +1,4 @@
-"""Training loops that ask for their scores, on a real Ray."""
+"""A training loop that asks for its scores receives those of all its reports."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Class(tune.Trainable):
         self.steps += 1
         seen = known(tunekit.get_all_reported_checkpoints())
         if self.steps == 1:
-            with pytest.raises(tunekit.errors.WiringError, match="cannot wait in a class"):
+            with pytest.raises(tunekit.errors.WiringError):
                 tunekit.get_all_reported_checkpoints(VALIDATED)
         return {"loss": 1 / self.steps, "seen": seen, "done": self.steps == 4}
 
@@ -89,7 +89,7 @@ def trainer(workers: int) -> TorchTrainer:
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("where", ["trial", "elsewhere", "evaluators"])
 @pytest.mark.parametrize("form", ["function", "class", "worker", "workers"])
-def test_loop_sees_the_scores_of_all_that_it_has_reported(tmp_path, form, where):
+def test_training_loop_receives_the_scores_of_all_its_reports(tmp_path, form, where):
     trainable = {
         "function": lambda: function,
         "class": lambda: Class,
@@ -131,7 +131,7 @@ def asking_alone(config: dict[str, Any]) -> None:
             assert {one.status.value for one in reported} == {"COMMITTED"}
 
 
-def test_trainer_without_validation_gets_what_it_has_committed(tmp_path):
+def test_trainer_without_validation_receives_its_committed_checkpoints(tmp_path):
     alone = TorchTrainer(asking_alone, scaling_config=train.ScalingConfig(num_workers=2))
     results = tunekit.Tuner(
         alone, run_config=tune.RunConfig(storage_path=str(tmp_path), verbose=0)

@@ -1,4 +1,4 @@
-"""Sweeps that were killed are validated with another function, on a real Ray, also on S3."""
+"""A killed sweep can be validated later with another function, also on S3."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def config(log: Path, **environment: str) -> tunekit.ValidationConfig:
     return tunekit.ValidationConfig(halved, kwargs, needs, max_in_flight=3)
 
 
-def test_a_population_that_was_killed_is_validated_later(ray_cluster, tmp_path):
+def test_later_validation_scores_every_checkpoint_of_a_killed_population(ray_cluster, tmp_path):
     log = tmp_path / "log"
     after = tunekit.validate(tunekit.load(killed(tmp_path)), config(log))
     table = after.reports.dropna(subset="halved/accuracy")
@@ -74,7 +74,7 @@ def test_a_population_that_was_killed_is_validated_later(ray_cluster, tmp_path):
     assert after.best("halved/accuracy", "max").score == table["halved/accuracy"].max()
 
 
-def test_a_sweep_on_an_object_store_is_validated_later(ray_cluster, s3, tmp_path):
+def test_later_validation_on_s3_scores_each_checkpoint_once(ray_cluster, s3, tmp_path):
     local = killed(tmp_path)
     log, filesystem, path = tmp_path / "log", s3.filesystem(), f"{s3.make_bucket('later')}/one"
     pyarrow.fs.copy_files(str(local), path, pyarrow.fs.LocalFileSystem(), filesystem)
@@ -112,7 +112,9 @@ alone = tunekit.ValidationConfig(waits, max_in_flight=1)
 """
 
 
-def test_an_interrupted_command_continues_where_it_was(ray_cluster, tmp_path, monkeypatch):
+def test_interrupted_validate_command_repeats_only_the_running_validation(
+    ray_cluster, tmp_path, monkeypatch
+):
     home, log = killed(tmp_path), tmp_path / "log"
     (tmp_path / "evals.py").write_text(WAITS)
     arguments = ["validate", str(home), "--fn", "evals.py:alone", "--checkpoints", "4", "--json"]
@@ -125,7 +127,7 @@ def test_an_interrupted_command_continues_where_it_was(ray_cluster, tmp_path, mo
         time.sleep(0.1)
     first.send_signal(signal.SIGTERM)  # as Ctrl-C
     _, said = first.communicate(timeout=60)
-    assert first.returncode == 1 and "Run the same command to continue" in said, said
+    assert first.returncode == 1, said
     known = tunekit.load(home).later_validations
     assert sorted(known["status"]) == ["queued", "queued", "validated", "validated"]
     (tmp_path / "go").touch()

@@ -1,4 +1,4 @@
-"""Whole sweeps on a real Ray, and what is in their results and files."""
+"""Whole sweeps rank by validation scores, alike in results, files and terminal output."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def scalars(path: str, name: str) -> dict[int, float]:
     return dict(sorted(found.items()))
 
 
-def test_the_parts_work_with_a_plain_tuner(tmp_path):
+def test_callback_and_scheduler_work_in_a_plain_ray_tuner(tmp_path):
     validation = tunekit.ValidationCallback(
         tunekit.ValidationConfig(
             fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.2})
@@ -108,14 +108,14 @@ def test_the_parts_work_with_a_plain_tuner(tmp_path):
     assert saved.best_result["tunekit/validated_at"] == 6
 
 
-#: What a validation does wrong, by step, and what is recorded of it.
+#: What a validation does wrong, by step, its status, and what its reason names.
 BAD = {
-    2: ("raises", "failed", "raised ValueError: cannot"),
-    3: ("returns no dict", "failed", "returned a float, not a dict of metrics"),
-    4: ("returns a word", "failed", "returned 'high' (a str) for 'accuracy', not a number"),
-    5: ("hangs", "timed_out", "ran longer than its limit of 1 s"),
-    6: ("kills its process", "failed", "its process died"),
-    7: ("raises what cannot be sent", "failed", "raised TwoArguments: no such class"),
+    2: ("raises", "failed", "ValueError: cannot"),
+    3: ("returns no dict", "failed", "float"),
+    4: ("returns a word", "failed", "'high' (a str) for 'accuracy'"),
+    5: ("hangs", "timed_out", "1 s"),
+    6: ("kills its process", "failed", "died"),
+    7: ("raises what cannot be sent", "failed", "TwoArguments: no such class"),
 }
 
 
@@ -147,7 +147,7 @@ def misbehave(checkpoint):
     return {"accuracy": steps / 10, "lock": threading.Lock()}
 
 
-def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
+def test_misbehaving_validation_fails_no_trial_and_is_recorded_with_its_reason(tmp_path):
     results = fit(
         counting,
         tmp_path,
@@ -165,12 +165,12 @@ def test_a_misbehaving_validation_fails_no_trial_and_is_recorded(tmp_path):
     ended = {int(e["id"].split(":")[2]): e for e in events(results, "validation_ended")}
     for step, (_, status, reason) in BAD.items():
         assert ended[step]["status"] == status
-        assert ended[step]["reason"].startswith(reason)
+        assert reason in ended[step]["reason"]
     for raised in (2, 7):
         assert "in misbehave" in ended[raised]["error"], "the traceback is kept"
 
 
-def test_validations_run_beside_training(tmp_path):
+def test_validations_run_while_trials_train(tmp_path):
     results = fit(
         counting,
         tmp_path,
@@ -187,7 +187,7 @@ def test_validations_run_beside_training(tmp_path):
     assert first_score < last_checkpoint, "training did not wait"
 
 
-def test_one_gpu_is_enough_for_trials_and_evaluators_that_all_need_it(tmp_path):
+def test_trials_and_evaluators_that_all_need_the_one_gpu_complete(tmp_path):
     results = fit(
         tune.with_resources(counting, {"gpu": 1}),
         tmp_path,
@@ -231,7 +231,7 @@ def validate_in_place(checkpoint):
 
 
 @pytest.mark.parametrize("reuses", [False, True])
-def test_trials_take_all_cpus_and_are_validated_in_their_processes(tmp_path, reuses):
+def test_trials_that_take_all_cpus_are_validated_in_their_own_processes(tmp_path, reuses):
     """By default, with when="decisions": two trials take all CPUs, and none is left over."""
     half = ray.cluster_resources()["CPU"] / 2
     results = fit(

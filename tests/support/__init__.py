@@ -11,17 +11,20 @@ Sweeps in this process, in virtual time:
 What must always hold, and what tries to break it:
 
 - ``invariants``: of a sweep, checked after each of its steps, and of a journal, line by line.
+- ``contract``: what holds for every scheduler, checked at a sweep's end.
 - ``kills``: kills sweeps at a write, and restores them until they end.
 - ``restores``: folders of sweeps before they are restored.
 - ``journals``: reads journals, and changes them without breaking their checksums.
+- ``golden``: stored journals of sweeps, and what readers must make of them.
 - ``object_store``: a storage that fails on demand.
 - ``odd_values``: what a user's code may return by mistake.
-- ``seeds``: how many random cases run at each push, and at night.
+- ``seeds``: which random cases run at each push, and how many at night.
 
 Readers:
 
 - ``events``: events of a trial, as a journal has them.
 - ``readers``: journals without a sweep, and the command line.
+- ``recordings``: sweeps to read, and journals that grow.
 - ``asgi``: a browser of the live page, without a network.
 - ``chromium``: a real browser, and what it runs in a page (``browser_scripts``).
 

@@ -101,3 +101,20 @@ class Versions(tune.Callback):
         exact = [self.is_exact(exploit) for exploit in exploits]
         assert False not in exact
         return exact.count(True)
+
+
+class AfterExploits(tune.Stopper):
+    """End all trials at an iteration, or later, once clones have continued that often."""
+
+    def __init__(self, length: int, exploits: int):
+        self.length, self.missing = length, exploits
+        self.versions: dict[str, int] = {}
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        version = result["version"]
+        self.missing -= version != self.versions.get(trial_id, version - 1) + 1
+        self.versions[trial_id] = version
+        return result["training_iteration"] >= self.length and self.missing <= 0
+
+    def stop_all(self) -> bool:
+        return False

@@ -1,4 +1,7 @@
-"""Which of a trial's checkpoints are kept, and from which it continues, whatever their names."""
+"""A trial keeps its best and its newest checkpoint, and continues from the newest one that is left.
+
+The newest is the last one that was saved, whatever the names of checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +49,7 @@ def manager_of(
     return manager
 
 
-def test_the_newest_checkpoint_is_kept_beside_the_best(checkpoints, tmp_path):
+def test_newest_checkpoint_is_kept_in_addition_to_the_best(checkpoints, tmp_path):
     manager_of(checkpoints, 1)
     assert {str(path) for path in tmp_path.iterdir()} == {
         checkpoints[n].checkpoint.path for n in (1, 4)
@@ -55,7 +58,9 @@ def test_the_newest_checkpoint_is_kept_beside_the_best(checkpoints, tmp_path):
 
 @pytest.mark.parametrize("saved", [False, True], ids=["running", "restored"])
 @pytest.mark.parametrize("missing", [1, 2, 3])
-def test_a_trial_continues_from_the_newest_checkpoint_that_is_left(checkpoints, missing, saved):
+def test_trial_continues_from_the_newest_checkpoint_that_is_not_missing(
+    checkpoints, missing, saved
+):
     manager = manager_of(checkpoints, None)
     if saved:
         manager = LeasingCheckpointManager(pickle.loads(pickle.dumps(manager)), frozenset())
@@ -66,7 +71,7 @@ def test_a_trial_continues_from_the_newest_checkpoint_that_is_left(checkpoints, 
     assert manager.forget_missing(lambda path: False) and manager.latest_checkpoint_result is None
 
 
-def test_a_checkpoint_that_is_registered_again_counts_once(checkpoints, tmp_path):
+def test_checkpoint_that_is_registered_twice_counts_once(checkpoints, tmp_path):
     manager = manager_of(checkpoints, 2)
     manager.register_checkpoint(checkpoints[-1])
     manager.prune()

@@ -1,4 +1,4 @@
-"""The documents: their examples run, their links lead somewhere, and the reference is complete."""
+"""Examples of documents run, links resolve, and drawn tables and the reference are up to date."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from ray.tune.search.optuna import OptunaSearch
 from sphinx.cmd.build import main as build_site
 
 import tunekit
-from scripts import examples
+from scripts import examples, promises
 from tests.support.readers import validate_here
 from tests.support.sweeps import Counting, sweep
 from tunekit.schedulers import MOASHA
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("[!_]*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("[!_]*.md"), promises.PAGE])
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 PUBLIC = [tunekit, *(getattr(tunekit, name) for name in sorted(tunekit._SUBMODULES))]
 
@@ -55,8 +55,7 @@ def public() -> list[tuple[str, Any]]:
 # The reference -------------------------------------------------------------------------------
 
 
-def test_public_names_have_an_example_that_doctest_runs():
-    """Except errors, which are raised, not created."""
+def test_each_public_name_except_errors_has_a_doctest_that_runs():
     # Of a class, its own docstring: an example of a method is no example of it.
     find = doctest.DocTestFinder(recurse=False).find
     for name, thing in public():
@@ -103,12 +102,12 @@ def text_of(path: Path) -> str:
     return "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown")
 
 
-def test_links_lead_somewhere():
+def test_links_of_documents_and_notebooks_resolve():
     broken = {path.name: broken_links(text_of(path), path) for path in [*DOCUMENTS, *NOTEBOOKS]}
     assert not any(broken.values()), broken
 
 
-def test_the_readme_quotes_what_was_measured():
+def test_readme_figures_are_those_of_the_table_in_docs_index():
     rows = re.findall(
         r"^\| .* \| ([\d.]+) ± .* \| (\d+) ± ", (ROOT / "docs/index.md").read_text(), re.M
     )
@@ -116,34 +115,15 @@ def test_the_readme_quotes_what_was_measured():
     assert len(quoted) == 4 and set(quoted) <= set(rows)
 
 
-# Promises ------------------------------------------------------------------------------------
-
-#: Where each promise of the README, and each rule of docs/how-it-works.md, is tested.
-PROMISES = {
-    "Tune's own schedulers": "contract/test_every_scheduler contract/test_every_searcher",
-    "PBT clones exactly the checkpoint": "contract/test_pbt_clones_what_it_ranked",
-    "A validation that fails, hangs or": "contract/test_failed_validations ray/test_whole_sweeps",
-    "A kill loses no": "kills/test_kill_at_each_write ray/test_sweeps_outlive_their_driver",
-    "**A trial with reports in its queue": "contract/test_every_scheduler",
-    "**A failure is an entry in the queue": "unit/core/test_queue contract/test_every_scheduler",
-    "**An iteration without a score": "contract/test_stoppers_read_validated_results",
-    "**Names.": "contract/test_metric_ownership",
-    "**PBT clones what it ranked": "contract/test_pbt_clones_what_it_ranked",
-    "**Journal first.": "kills/test_kill_at_each_write kills/test_storage_loses_nothing",
-}
+# What is drawn -------------------------------------------------------------------------------
 
 
-def test_each_promise_is_tested():
-    promised = []
-    for page, heading in (("README.md", "What it promises"), ("docs/how-it-works.md", "Rules")):
-        _, _, section = (ROOT / page).read_text().partition(f"\n## {heading}\n")
-        promised += re.findall(r"^- (.*)", section.partition("\n## ")[0], re.M)
-    for says, (begins, files) in zip(promised, PROMISES.items(), strict=True):
-        assert says.startswith(begins)
-        assert all((ROOT / "tests" / f"{name}.py").exists() for name in files.split())
+def test_table_of_promises_matches_the_docstrings_of_the_test_modules():
+    assert promises.unstated() == [], "A module's first line has to be a whole sentence."
+    assert promises.is_current(), f"tests/README.md is old. Run: {promises.COMMAND}"
 
 
-def test_the_page_about_migrating_shows_the_programs():
+def test_migrating_page_matches_the_programs_in_docs_frameworks():
     page = examples.PAGE.read_text()
     assert examples.shown() in page, f"The page is old. Run: {examples.COMMAND}"
 
@@ -490,21 +470,23 @@ def sections() -> dict[tuple[str, str], list[Block]]:
 
 
 @pytest.mark.parametrize(("document", "section"), sections(), ids=lambda name: name)
-def test_the_examples_run(document, section, names, tmp_path, monkeypatch):
+def test_python_blocks_of_documents_run_and_print_what_follows_them(
+    document, section, names, tmp_path, monkeypatch
+):
     folder = tmp_path / "results"
     folder.mkdir()
     given = GIVEN.get(section, lambda *args: iter(()))(names, folder, monkeypatch)
     run(sections()[document, section], names, folder, given)
 
 
-def test_what_is_given_is_for_a_section_that_is_there():
+def test_each_setup_of_a_block_belongs_to_a_section_of_a_document():
     assert GIVEN.keys() <= {section for _, section in sections()}
 
 
 # The site ---------------------------------------------------------------------------------------
 
 
-def test_the_site_has_no_broken_link_and_a_place_for_every_public_name(tmp_path, capsys):
+def test_site_builds_without_warning_and_documents_every_public_name(tmp_path, capsys):
     options = ("--fail-on-warning", "--keep-going", "--quiet", "-n", "-d", tmp_path / "trees")
     code = build_site([*map(str, (*options, ROOT / "docs", tmp_path / "html"))])
     assert code == 0, capsys.readouterr().err
@@ -515,7 +497,7 @@ def test_the_site_has_no_broken_link_and_a_place_for_every_public_name(tmp_path,
 # The README on a package index ---------------------------------------------------------------
 
 
-def test_links_of_the_long_description_are_those_of_the_readme_and_whole():
+def test_package_description_has_the_readmes_links_as_urls_of_this_version():
     described = runpy.run_path(str(ROOT / "setup.py"))["long_description"]()
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")

@@ -1,4 +1,4 @@
-"""The library adds no log handler; without any, a running Tuner shows its messages."""
+"""The library adds no log handler; a running Tuner shows its messages where there is none."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def program(code: str, tmp_path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_set_up_after_the_import_loses_nothing(tmp_path):
+def test_logging_configured_after_the_import_gets_every_message_once(tmp_path):
     done = program(
         """
 assert not logging.getLogger("tunekit").handlers
@@ -48,7 +48,7 @@ with showing_messages():
     assert done.stderr.splitlines()[-3:] == ["before", "APP after", "APP while it runs"]
 
 
-def test_where_nobody_listens_a_tuner_shows_messages_while_it_runs(tmp_path):
+def test_messages_are_shown_while_a_tuner_runs_if_no_handler_is_configured(tmp_path):
     done = program(
         """
 from tunekit.messages.log import showing_messages
@@ -67,20 +67,15 @@ assert logging.getLogger("tunekit").level == logging.NOTSET
         tmp_path,
     )
     lines = done.stderr.splitlines()
-    assert [line.rsplit(" ", 1)[-1] for line in lines] == [
-        "first",
-        "second",
-        "third",
-        "fourth",
-        "fifth",
-    ]
+    shown = [line.rsplit(" ", 1)[-1] for line in lines]
+    assert shown == ["first", "second", "third", "fourth", "fifth"]
     assert "tunekit INFO: first" in lines[0]
     assert lines[3:] == ["APP fourth", "APP fifth"], "each message once"
 
 
 @pytest.fixture
 def alone(monkeypatch):
-    """Call it in the test: then nobody listens; pytest's own handlers come after fixtures."""
+    """Remove the root handlers when called: pytest adds its own after fixtures."""
 
     def call() -> logging.Logger:
         monkeypatch.setattr(logging.getLogger(), "handlers", [])
@@ -89,14 +84,14 @@ def alone(monkeypatch):
     return call
 
 
-def test_a_null_handler_does_not_listen(alone, monkeypatch, capsys):
+def test_messages_are_shown_if_the_only_handler_is_a_null_handler(alone, monkeypatch, capsys):
     monkeypatch.setattr(alone(), "handlers", [logging.NullHandler()])
     with showing_messages():
         logging.getLogger("tunekit.x").warning("heard")
     assert "tunekit WARNING: heard" in capsys.readouterr().err
 
 
-def test_no_value_in_a_message_moves_the_cursor_or_looks_like_a_message(alone, capsys):
+def test_control_characters_are_escaped_and_further_lines_of_a_message_indented(alone, capsys):
     alone()
     with showing_messages():
         log = logging.getLogger("tunekit.x")
@@ -106,7 +101,7 @@ def test_no_value_in_a_message_moves_the_cursor_or_looks_like_a_message(alone, c
     assert others == ["  2026 tunekit INFO: b failed.", "  trace"]
 
 
-def test_fit_and_restore_show_messages(alone, monkeypatch, capsys, tmp_path):
+def test_fit_and_restore_show_each_message_once(alone, monkeypatch, capsys, tmp_path):
     def say(*args, **options):
         logging.getLogger("tunekit.x").info("running")
         return tuner

@@ -1,4 +1,7 @@
-"""Odd arguments, command lines and journals are errors in words; scripts/fuzz.py tries more."""
+"""Odd arguments, command lines and journals raise errors of tunekit, never a raw traceback.
+
+``scripts/fuzz.py`` tries more of them.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tunekit.errors import ConfigError
 
 @pytest.mark.parametrize("what", fuzz.WHAT)
 @pytest.mark.parametrize("seed", seeds(1, "fuzz"))
-def test_nothing_ends_with_a_raw_traceback(what, seed, tmp_path):
+def test_odd_input_never_ends_in_a_raw_traceback(what, seed, tmp_path):
     place = fuzz.make_place(tmp_path)
     with fuzz.harmless(tmp_path):
         found = fuzz.fuzz(fuzz.WHAT[what](place), 100 * SCHEDULES, random.Random(seed))
@@ -23,7 +26,7 @@ def test_nothing_ends_with_a_raw_traceback(what, seed, tmp_path):
     )
 
 
-def test_the_smallest_input_of_a_raw_traceback_is_found():
+def test_fuzzer_reduces_the_input_of_a_raw_traceback_to_its_cause():
     def read(path: str, metric: Any = None, mode: Any = None) -> None:
         if mode == "odd":
             raise ZeroDivisionError

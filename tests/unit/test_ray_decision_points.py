@@ -1,6 +1,6 @@
-"""What tunekit reads from Tune's schedulers and from its own.
+"""The rule and the traits read from each scheduler say when it decides and what it does then.
 
-That only the scores are computed by which they decide, and all of these, is in
+That exactly the scores which they decide on are computed is in
 ``tests/contract/test_same_decisions_as_inline.py``.
 """
 
@@ -50,7 +50,7 @@ def pbt(kind=PopulationBasedTraining, **options):
     )
 
 
-def test_pbt_counts_from_zero_after_a_failure():
+def test_interval_of_pbt_starts_again_after_a_failure():
     base, trial = pbt(perturbation_interval=4, quantile_fraction=0.0), FakeTrial("a")
     tune = SimpleNamespace(search_alg=None, get_trials=list)
     base.on_trial_add(tune, trial)
@@ -69,7 +69,7 @@ def hyperband(kind, max_t, eta):
     return kind(metric="acc", mode="max", max_t=max_t, reduction_factor=eta)
 
 
-def test_hyperband_asks_for_a_trial_that_comes_back_what_its_bracket_waits_for():
+def test_decision_point_of_a_restarted_trial_is_what_its_hyperband_bracket_waits_for():
     base = hyperband(HyperBandScheduler, 81, 3)
     bracket, trial = base._create_bracket(3), FakeTrial("a")
     base._trial_info[trial] = bracket, 0
@@ -105,12 +105,14 @@ class Own(ASHAScheduler):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_schedulers_that_do_not_know_the_trial_or_decide_at_no_certain_time(base, rule, time_attr):
+def test_each_scheduler_has_its_time_attribute_and_a_rule_for_a_trial_it_does_not_know(
+    base, rule, time_attr
+):
     assert rule_for(base, FakeTrial("never added")) == rule
     assert time_attr_of(base) == time_attr
 
 
-def test_a_trial_that_has_ended_has_no_decisions():
+def test_trial_that_was_removed_from_its_scheduler_has_no_decision_point():
     base = ASHAScheduler(metric="acc", mode="max")
     trial = FakeTrial("a")
     base.on_trial_add(None, trial)
@@ -118,10 +120,10 @@ def test_a_trial_that_has_ended_has_no_decisions():
     assert rule_for(base, trial) == Never()
 
 
-def test_books_that_are_kept_in_another_way_are_refused_by_name():
+def test_scheduler_without_a_private_attribute_raises_an_error_that_names_it():
     base = ASHAScheduler(metric="acc", mode="max")
     del base._trial_info
-    with pytest.raises(UnsupportedRayError, match=r"AsyncHyperBandScheduler of Ray .* _trial_info"):
+    with pytest.raises(UnsupportedRayError, match=r"AsyncHyperBandScheduler.*\b_trial_info\b"):
         rule_for(base, FakeTrial("a"))
 
 
@@ -159,9 +161,9 @@ class OwnPromotion(PromotionASHA):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_what_kind_each_scheduler_is(scheduler, traits):
+def test_each_scheduler_has_its_own_traits_and_a_subclass_the_cautious_ones(scheduler, traits):
     assert traits_of(scheduler) == traits
 
 
-def test_a_replay_refuses_a_trial_that_comes_again(tmp_path):
+def test_replay_scheduler_decides_at_known_times_and_replays(tmp_path):
     assert traits_of(replay(tmp_path)) == Traits(at_times=True, replays=True)

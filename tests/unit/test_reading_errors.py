@@ -1,4 +1,4 @@
-"""Odd arguments of readers are errors that show the value, the rule and the fix."""
+"""Odd arguments of readers are errors that name the parameter."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from tunekit.journal.journal import events_in
 from tunekit.journal.paths import changed_at, paths_in
 
 LOCAL = LocalFileSystem()
+WRAPPED = PyFileSystem(FSSpecHandler(fsspec.filesystem("file")))
 ODD_PATHS = [
     "\0",
     "x" * 5_000,
@@ -35,7 +36,7 @@ ODD_NAMES: list[Any] = [3, ["accuracy"], {"accuracy": "max"}, np.array([1, 2])]
 
 
 @pytest.mark.parametrize("path", ODD_PATHS, ids=lambda path: repr(path)[:20])
-def test_an_odd_path_is_an_error_that_shows_it(path):
+def test_odd_path_is_a_short_error_that_names_the_parameter(path):
     with pytest.raises(tunekit.errors.ConfigError, match="path=") as caught:
         tunekit.load(path)
     assert len(str(caught.value)) < 1000
@@ -43,37 +44,39 @@ def test_an_odd_path_is_an_error_that_shows_it(path):
         events_in(path)
 
 
-def test_a_name_that_is_not_utf8_hides_nothing(tmp_path):
+def test_folder_name_that_is_not_utf8_does_not_hide_the_sweeps_next_to_it(tmp_path):
     trial(session(tmp_path / "good"), "a", 0.5)
     (tmp_path / os.fsdecode(b"odd\xff")).mkdir()
-    with pytest.raises(tunekit.errors.ConfigError, match=r"does not exist.*good"):
+    with pytest.raises(tunekit.errors.ConfigError, match=str(tmp_path / "good")):
         tunekit.load(tmp_path / "none")
+    with pytest.raises(tunekit.errors.ConfigError, match=str(tmp_path / "none")):
+        tunekit.load(str(tmp_path / "none"), WRAPPED)
     assert [one.path for one in sweeps_below(LOCAL, str(tmp_path))] == [str(tmp_path / "good")]
-    storage = PyFileSystem(FSSpecHandler(fsspec.filesystem("file")))
-    with pytest.raises(tunekit.errors.ConfigError, match="does not exist"):
-        tunekit.load(str(tmp_path / "none"), storage)
     assert paths_in(LOCAL, str(tmp_path)) == [str(tmp_path / "good")]
     assert changed_at(LOCAL, str(tmp_path)) is not None
 
 
-@pytest.mark.parametrize("storage", ["x", object(), LocalFileSystem, fsspec.filesystem("file")])
-def test_another_kind_of_filesystem_is_an_error_that_says_how_to_wrap_it(tmp_path, storage):
+@pytest.mark.parametrize(
+    "storage",
+    ["x", object(), LocalFileSystem, fsspec.filesystem("file")],
+    ids=["text", "object", "class", "fsspec"],
+)
+def test_storage_filesystem_of_another_type_is_an_error_that_names_its_wrapper(tmp_path, storage):
     for call in (tunekit.load, events_in):
         with pytest.raises(tunekit.errors.ConfigError, match=r"storage_filesystem=.*FSSpecHandler"):
             call(str(tmp_path), storage)
     trial(session(tmp_path), "a", 0.5)
-    wrapped = PyFileSystem(FSSpecHandler(fsspec.filesystem("file")))
-    assert tunekit.load(str(tmp_path), wrapped).best().score == 0.5
+    assert tunekit.load(str(tmp_path), WRAPPED).best().score == 0.5
 
 
 @pytest.mark.parametrize("odd", ODD_NAMES, ids=repr)
-def test_an_odd_metric_or_mode_is_an_error_that_shows_it(tmp_path, odd):
+def test_odd_metric_or_mode_is_an_error_that_names_the_parameter(tmp_path, odd):
     trial(session(tmp_path), "a", 0.5)
     loaded = tunekit.load(tmp_path)
     for call in (partial(tunekit.load, tmp_path), loaded.best, partial(serve, [str(tmp_path)])):
-        with pytest.raises(tunekit.errors.ConfigError, match=r"metric=.* is of type"):
+        with pytest.raises(tunekit.errors.ConfigError, match="metric="):
             call(metric=odd)
-        with pytest.raises(tunekit.errors.ConfigError, match=r"mode=.* is not one of"):
+        with pytest.raises(tunekit.errors.ConfigError, match="mode="):
             call(mode=odd)
     for metrics in (odd, {"accuracy": "max"}, {3: "max", "b": "min"}, {"a": odd, "b": "max"}):
         with pytest.raises(tunekit.errors.ConfigError, match="metrics"):
@@ -84,15 +87,15 @@ def test_an_odd_metric_or_mode_is_an_error_that_shows_it(tmp_path, odd):
     "storage",
     ["", "x", "foo://x", "sqlite:////no/such/folder/x.db", "mysql://u:secret@h/x", 3, ["x"]],
 )
-def test_a_storage_that_optuna_cannot_use_is_an_error_without_its_password(tmp_path, storage):
+def test_storage_that_optuna_cannot_use_is_an_error_without_its_password(tmp_path, storage):
     trial(session(tmp_path), "a", 0.5)
-    with pytest.raises(tunekit.errors.ConfigError, match="storage cannot be used") as caught:
+    with pytest.raises(tunekit.errors.ConfigError, match=r"\bstorage\b") as caught:
         tunekit.load(tmp_path).to_optuna(storage)
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [3, ["digits"], b"digits"])
-def test_a_study_name_is_a_text(tmp_path, name):
+@pytest.mark.parametrize("name", [3, ["digits"], b"digits"], ids=repr)
+def test_study_name_of_another_type_is_an_error_that_names_the_parameter(tmp_path, name):
     trial(session(tmp_path), "a", 0.5)
-    with pytest.raises(tunekit.errors.ConfigError, match=r"study_name=.* is of type"):
+    with pytest.raises(tunekit.errors.ConfigError, match="study_name="):
         tunekit.load(tmp_path).to_optuna(study_name=name)

@@ -1,4 +1,4 @@
-"""Mistakes with an experiment's folder are reported, and nothing is changed."""
+"""A folder that cannot be restored is an error that names what is wrong, and stays unchanged."""
 
 from __future__ import annotations
 
@@ -33,39 +33,31 @@ def experiment(folder: Path, trainable: Any = train, **options: Any) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
-    [
-        (None, "path=None is of type NoneType. Pass an experiment's folder."),
-        (7, "path=7 is of type int"),
-        ("/no/such/folder", "has no tuner.pkl"),
-        ("gopher://digits", "cannot be reached"),
-        (os.devnull, "has no tuner.pkl"),
-    ],
+    "path", [None, 7, "/no/such/folder", "gopher://digits", os.devnull], ids=repr
 )
-def test_paths_that_are_none(path, says):
-    with pytest.raises(tunekit.errors.ConfigError, match=says):
+def test_path_without_an_experiment_cannot_be_restored_and_is_named(path):
+    with pytest.raises(tunekit.errors.ConfigError, match=f"path={path!r}"):
         tunekit.Tuner.restore(path, train)
-    if path is None or path == 7 or "gopher" in path:
-        with pytest.raises(tunekit.errors.ConfigError, match=r"Tuner\.can_restore"):
-            tunekit.Tuner.can_restore(path)
-    else:
+    if path in ("/no/such/folder", os.devnull):
         assert not tunekit.Tuner.can_restore(path)
+    else:  # it cannot be the path of anything
+        with pytest.raises(tunekit.errors.ConfigError, match=f"path={path!r}"):
+            tunekit.Tuner.can_restore(path)
 
 
-def test_a_filesystem_of_another_kind():
-    restore = partial(tunekit.Tuner.restore, trainable=train)
-    for read in (tunekit.load, tunekit.Tuner.can_restore, restore):
+def test_storage_filesystem_of_another_type_is_an_error_that_names_it():
+    for read in (tunekit.Tuner.can_restore, partial(tunekit.Tuner.restore, trainable=train)):
         with pytest.raises(tunekit.errors.ConfigError, match="storage_filesystem='s3'"):
             read("sweep", storage_filesystem="s3")
 
 
-def test_a_sweep_of_which_no_trial_has_begun_is_none(tmp_path):
+def test_sweep_without_a_begun_trial_is_not_found_and_stays_unchanged(tmp_path):
     home = experiment(tmp_path)
     for begins in (lambda: None, lambda: Journal(LocalFolder(home)), lambda: journal_with(home)):
         begins()
         before = contents(home)
         assert not tunekit.Tuner.can_restore(home)
-        with pytest.raises(tunekit.errors.SweepNotFoundError, match=r"no trial had started.*Start"):
+        with pytest.raises(tunekit.errors.SweepNotFoundError, match=str(home)):
             tunekit.Tuner.restore(str(home), train)
         assert contents(home) == before
 
@@ -82,12 +74,12 @@ def asks(home: Path) -> list[Callable[[], Any]]:
     ]
 
 
-def test_a_damaged_journal_is_an_error_and_nothing_is_changed(tmp_path):
+def test_damaged_journal_is_an_error_that_names_its_line_and_stays_unchanged(tmp_path):
     home = experiment(tmp_path)
     garbled(journal_with(home))
     before = contents(home)
     for ask in (*asks(home), lambda: tunekit.load(home)):
-        with pytest.raises(tunekit.errors.JournalError, match="line 3, is not as it was"):
+        with pytest.raises(tunekit.errors.JournalError, match=r"journal/000001\.jsonl, line 3\b"):
             ask()
     assert contents(home) == before
 
@@ -106,8 +98,12 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
 
-@pytest.mark.parametrize("damage", [cut, Path.unlink, lambda path: path.write_bytes(b"")])
-def test_what_the_tuner_was_made_with_has_a_second_copy(tmp_path, damage):
+def emptied(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize("damage", [cut, Path.unlink, emptied])
+def test_restore_repairs_a_damaged_tuner_pkl_from_its_copy(tmp_path, damage):
     home = begun(tmp_path)
     made_with = (home / "tuner.pkl").read_bytes()
     damage(home / "tuner.pkl")
@@ -117,7 +113,7 @@ def test_what_the_tuner_was_made_with_has_a_second_copy(tmp_path, damage):
     assert (home / "tuner.pkl").read_bytes() == made_with
 
 
-def test_a_sweep_continues_with_its_own_settings_not_with_those_of_a_tuner_that_never_ran(tmp_path):
+def test_restore_uses_the_settings_of_the_tuner_that_ran_not_of_a_newer_one(tmp_path):
     home = begun(tmp_path)
     other = experiment(tmp_path / "other", checkpoint_policy=tunekit.EveryIterations(7))
     shutil.copy(other / "tuner.pkl", home)  # as one of Ray's own would leave it
@@ -132,21 +128,22 @@ def garbled(path: Path) -> None:
     path.write_bytes(path.read_bytes() + b"\0\n")
 
 
-@pytest.mark.parametrize("damage", [lambda path: path, garbled])
-def test_an_unfinished_sweep_is_not_hidden_by_another_of_its_name(tmp_path, damage):
+@pytest.mark.parametrize("damage", [None, garbled])
+def test_new_tuner_is_refused_in_the_folder_of_an_unfinished_sweep(tmp_path, damage):
     home = begun(tmp_path)
-    damage(home / "journal/000001.jsonl")
+    if damage is not None:
+        damage(home / "journal/000001.jsonl")
     before = contents(home)
-    with pytest.raises(tunekit.errors.ConfigError) as caught:
+    named = str(home) if damage is None else "journal/000001.jsonl"
+    with pytest.raises(tunekit.errors.ConfigError, match=named):
         experiment(tmp_path)
-    assert str(home) in str(caught.value) or "journal/000001.jsonl" in str(caught.value)
     assert contents(home) == before
     shutil.rmtree(home)
     experiment(tmp_path)
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_a_sweep_that_has_ended_may_be_followed_by_another_of_its_name(tmp_path, finished):
+def test_new_tuner_is_accepted_in_the_folder_of_a_finished_sweep_only(tmp_path, finished):
     home = begun(tmp_path)
     Journal(LocalFolder(home), begins=False).append(SessionClosed(finished=finished))
     with nullcontext() if finished else pytest.raises(tunekit.errors.ConfigError):
@@ -177,7 +174,9 @@ def rewritten(home: Path, **files: bytes) -> None:
         (lambda home: [(home / SETTINGS).unlink(), (home / "tuner.pkl").unlink()], ["tuner.pkl"]),
     ],
 )
-def test_what_cannot_be_restored_says_why_and_what_can_be_read(tmp_path, damage, named):
+def test_restore_of_damaged_files_is_an_error_that_names_them_and_load_still_works(
+    tmp_path, damage, named
+):
     home = begun(tmp_path)
     damage(home)
     before = contents(home)
@@ -185,14 +184,14 @@ def test_what_cannot_be_restored_says_why_and_what_can_be_read(tmp_path, damage,
         with pytest.raises(tunekit.errors.RestoreError) as caught:
             ask()
         said = str(caught.value)
-        assert all(name in said for name in [*named, str(home)]) and "no trial had" not in said
+        assert all(name in said for name in [*named, str(home)])
         assert contents(home) == before
     if named != ["tuner.pkl"]:
-        assert f"tunekit.load('{home}')" in said and "Do not start a sweep of this name" in said
+        assert f"tunekit.load('{home}')" in said
     assert len(tunekit.load(home).trials) == 1
 
 
-def test_trials_without_a_saved_state_are_not_begun_again(tmp_path):
+def test_restore_of_reported_trials_without_a_saved_state_is_an_error(tmp_path):
     home = experiment(tmp_path)
     writer = Journal(LocalFolder(home))
     writer.append(TrialAdded(trial_id="a"))
@@ -200,12 +199,12 @@ def test_trials_without_a_saved_state_are_not_begun_again(tmp_path):
     writer.append(Reported(trial_id="a", report={"training_iteration": 1}))
     writer.sync()
     for ask in asks(home):
-        with pytest.raises(tunekit.errors.RestoreError, match="never saved, although trials have"):
+        with pytest.raises(tunekit.errors.RestoreError, match=str(home)):
             ask()
 
 
 @pytest.mark.parametrize("archive", [None, b"", b"PK\x03\x04 half of one"])
-def test_before_any_trial_has_begun_an_archive_is_not_needed(tmp_path, archive):
+def test_damaged_archive_without_a_begun_trial_is_not_an_error_of_can_restore(tmp_path, archive):
     home = experiment(tmp_path)
     journal_with(home)
     if archive is not None:
@@ -214,15 +213,17 @@ def test_before_any_trial_has_begun_an_archive_is_not_needed(tmp_path, archive):
 
 
 @pytest.mark.parametrize("door", ["storage", "lock"])
-def test_a_full_disk_loses_nothing_and_says_what_to_do(tmp_path, monkeypatch, door):
+def test_restore_on_a_full_disk_is_an_error_and_works_once_there_is_room(
+    tmp_path, monkeypatch, door
+):
     home = begun(tmp_path)
     before = contents(home)
 
     def full(*args: Any, **options: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    says = r"No space left.*Make room.*nothing is"
-    with monkeypatch.context() as patch, pytest.raises(tunekit.errors.RestoreError, match=says):
+    error = pytest.raises(tunekit.errors.RestoreError, match="No space left on device")
+    with monkeypatch.context() as patch, error:
         patch.setattr(f"tunekit.journal.{door}.replace_file", full)
         tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
@@ -230,7 +231,7 @@ def test_a_full_disk_loses_nothing_and_says_what_to_do(tmp_path, monkeypatch, do
 
 
 @pytest.mark.parametrize("kind", ["s3", "hdfs"])
-def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, kind):
+def test_restore_killed_at_any_write_to_remote_storage_can_be_repeated(monkeypatch, kind):
     events = [Reported(n=2, trial_id="a", report={"training_iteration": 1})]
     state = SavedState("s", 1, STATE, b"settings")
     for left in itertools.count():
@@ -258,7 +259,7 @@ def test_what_is_put_back_may_be_torn_at_any_moment(monkeypatch, kind):
 # Before that -------------------------------------------------------------------------------------
 
 
-def test_another_trainable_or_search_space_is_refused_before_anything_is_changed(tmp_path):
+def test_restore_refuses_another_trainable_or_search_space_before_any_change(tmp_path):
     home = begun(tmp_path)
 
     def recorded() -> dict[str, bytes]:
@@ -277,23 +278,23 @@ def test_another_trainable_or_search_space_is_refused_before_anything_is_changed
 
 
 @pytest.mark.parametrize("size", [0, 50])
-def test_a_tuner_that_was_not_even_made_is_no_sweep(tmp_path, size):
+def test_restore_finds_no_sweep_in_a_truncated_tuner_pkl_unless_tune_saved_a_state(tmp_path, size):
     home = experiment(tmp_path)
     (home / "tuner.pkl").write_bytes((home / "tuner.pkl").read_bytes()[:size])
     before = contents(home)
     assert not tunekit.Tuner.can_restore(home)
-    with pytest.raises(tunekit.errors.SweepNotFoundError, match="no trial had started"):
+    with pytest.raises(tunekit.errors.SweepNotFoundError, match=str(home)):
         tunekit.Tuner.restore(str(home), train)
     assert contents(home) == before
     (home / "experiment_state-2026-01-01_00-00-00.json").write_bytes(b"{}")  # one without a journal
     for ask in asks(home):
-        with pytest.raises(tunekit.errors.RestoreError, match=r"tuner\.pkl is damaged"):
+        with pytest.raises(tunekit.errors.RestoreError, match=r"tuner\.pkl"):
             ask()
 
 
 @pytest.mark.parametrize("kind", [str, Path])
 @pytest.mark.parametrize("path", ["w/sweep", "../here/w/sweep", "~/w/sweep"])
-def test_local_paths_may_be_relative(tmp_path, monkeypatch, kind, path):
+def test_restore_and_load_accept_relative_paths_and_home_folders(tmp_path, monkeypatch, kind, path):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setenv("HOME", str(tmp_path / "here"))
@@ -306,7 +307,7 @@ def test_local_paths_may_be_relative(tmp_path, monkeypatch, kind, path):
     assert not tunekit.Tuner.can_restore(kind("w"))
 
 
-def test_a_filesystem_of_ones_own(tmp_path):
+def test_restore_keeps_the_given_storage_filesystem(tmp_path):
     home = begun(tmp_path)
     below = pyarrow.fs.SubTreeFileSystem(str(tmp_path), pyarrow.fs.LocalFileSystem())
     assert tunekit.Tuner.can_restore("sweep", below)
@@ -341,36 +342,31 @@ def home(tmp_path):
     return tmp_path
 
 
-CASES = {
-    "results/digit": ["does not exist", "pass '{}/results/digits'"],
-    "nowhere/at/all": ["does not exist", "results.experiment_path"],
-    "results": ["sweeps below", "{}/results/digits", "{}/results/deeper/letters"],
-    "results/digits/trial_a": ["a part of a sweep", "Pass '{}/results/digits'"],
-    "results/digits/trial_a/checkpoint_000001": ["a part of a sweep", "'{}/results/digits'"],
-    "results/digits/tuner.pkl": ["a part of a sweep", "Pass '{}/results/digits'"],
-    "results/plain": ["an experiment of Ray Tune,", "without validation"],
-    "results/plain/trial_b": ["a trial of one", "without validation"],
-    "results/deeper": ["has no folder", "pass '{}/results/deeper/letters'"],
-    "empty": ["there is no sweep below", "results.experiment_path"],
+#: What the error for a path names: the sweeps nearby, or else how to read or find one.
+NAMED = {
+    "results/digit": ["'{}/results/digits'"],
+    "nowhere/at/all": ["'{}/nowhere/at'", "results.experiment_path"],
+    "results": ["'{}/results/digits'", "'{}/results/deeper/letters'"],
+    "results/digits/trial_a": ["'{}/results/digits'"],
+    "results/digits/trial_a/checkpoint_000001": ["'{}/results/digits'"],
+    "results/digits/tuner.pkl": ["'{}/results/digits'"],
+    "results/plain": ["ray.tune.Tuner.restore"],
+    "results/plain/trial_b": ["ray.tune.Tuner.restore"],
+    "results/deeper": ["'{}/results/deeper/letters'"],
+    "empty": ["'{}/empty'", "results.experiment_path"],
 }
 
 
-@pytest.mark.parametrize("path", CASES)
-def test_each_path_is_named_for_what_it_is(home, path):
-    with pytest.raises(tunekit.errors.ConfigError) as caught:
-        tunekit.load(home / path)
-    for says in CASES[path]:
-        assert says.format(home) in str(caught.value)
+@pytest.mark.parametrize("path", NAMED)
+def test_path_that_is_not_a_sweep_is_an_error_that_names_the_sweeps_nearby(home, path):
+    restore = partial(tunekit.Tuner.restore, trainable=train)
+    for read in (tunekit.load, *[restore] * ("plain" not in path)):
+        with pytest.raises(tunekit.errors.ConfigError) as caught:
+            read(str(home / path))
+        assert all(named.format(home) in str(caught.value) for named in NAMED[path])
 
 
-@pytest.mark.parametrize("path", ["results/digit", "results", "results/digits/trial_a", "empty"])
-def test_restoring_says_the_same(home, path):
-    with pytest.raises(tunekit.errors.ConfigError) as caught:
-        tunekit.Tuner.restore(str(home / path), lambda config: None)
-    assert CASES[path][-1].format(home) in str(caught.value)
-
-
-def test_many_sweeps_are_not_all_named_and_uris_stay_uris(home):
+def test_path_error_names_at_most_ten_sweeps_as_uris_if_given_one(home):
     for n in range(15):
         folder = home / f"many/sweep{n:02}"
         folder.mkdir(parents=True)
@@ -378,10 +374,10 @@ def test_many_sweeps_are_not_all_named_and_uris_stay_uris(home):
     storage = pyarrow.fs.SubTreeFileSystem(str(home), LOCAL)
     text = path_problem(storage, "many", "s3://many")
     assert "'s3://many/sweep14'" in text
-    assert text.count("'s3://many/") == 10 and "5 more are not named" in text
+    assert text.count("'s3://many/") == 10 and "(5 " in text
 
 
-def test_a_sweep_that_lacks_a_file_is_an_error_that_names_it(home):
+def test_restore_without_tuner_pkl_is_an_error_that_names_the_journal_folder(home):
     (home / "results/digits/tuner.pkl").unlink()
-    with pytest.raises(tunekit.errors.ConfigError, match="with a missing file"):
+    with pytest.raises(tunekit.errors.ConfigError, match="'journal'"):
         tunekit.Tuner.restore(str(home / "results/digits"), lambda config: None)

@@ -1,4 +1,4 @@
-"""What workers do alongside training, and what they report, without Ray."""
+"""All workers of a distributed trial leave, validate and ask together, in step; without Ray."""
 
 from __future__ import annotations
 
@@ -23,90 +23,103 @@ from tunekit.core.values import Raised
 
 
 class Group:
-    """Workers that are told something, as the link sees them."""
+    """Workers, and what was sent to them."""
 
     def __init__(self, ranks: int = 2):
         self.workers = [SimpleNamespace(actor=rank) for rank in range(ranks)]
-        self.told: list[tuple[Any, ...]] = []
+        self.sent: list[tuple[Any, ...]] = []
 
     def get_workers(self) -> list[Any]:
         return self.workers
 
     def execute_async(self, fn: Callable[..., Any], *args: Any) -> None:
-        self.told.append((fn.__name__, *args))
+        self.sent.append((fn.__name__, *args))
+
+
+def assign(link: _Link) -> None:
+    link.assign(Assignment(0, None, None, "token"), 0)  # type: ignore[arg-type]
+
+
+def start(link: _Link, group: Group) -> None:
+    link.after_worker_group_training_start(group)  # type: ignore[arg-type]
+
+
+def restart(link: _Link, group: Group) -> None:
+    link.before_worker_group_shutdown(group)  # type: ignore[arg-type]
+    start(link, group)
 
 
 def linked(ranks: int = 2, **options: Any) -> tuple[_Link, Group]:
-    link, group = (
-        _Link(queue.SimpleQueue(), **{"ahead": 0, "validates": True, **options}),
-        Group(ranks),
-    )
-    link.assign(Assignment(0, None, None, "token"), 0)  # type: ignore[arg-type]
-    link.after_worker_group_training_start(group)  # type: ignore[arg-type]
+    settings = {"ahead": 0, "validates": True, **options}
+    link, group = _Link(queue.SimpleQueue(), **settings), Group(ranks)
+    assign(link)
+    start(link, group)
     return link, group
 
 
-def heard(link: _Link) -> list[type]:
-    return [type(link._events.get_nowait()[1]) for _ in range(link._events.qsize())]
+def report(
+    link: _Link, number: int = 1, checkpoint: Any = None, asked: tuple[bool, ...] = (False,)
+) -> None:
+    """Let each rank make a report; ``asked``: whether it has asked for its checkpoint."""
+    own = SimpleNamespace(checkpoint=checkpoint, validation=False)
+    link.after_report(own, [{TAG: (1, number, one)} for one in asked])  # type: ignore[arg-type]
+
+
+def events(link: _Link) -> list[Any]:
+    return [link._events.get_nowait()[1] for _ in range(link._events.qsize())]
 
 
 def poll(link: _Link, *stages: tuple[int, bool] | None) -> list[type]:
     statuses = [SimpleNamespace() if one is None else SimpleNamespace(stage=one) for one in stages]
     known = SimpleNamespace(worker_statuses=dict(enumerate(statuses)))
     link.after_worker_group_poll_status(known)  # type: ignore[arg-type]
-    return heard(link)
+    return [type(event) for event in events(link)]
 
 
-def test_an_assignment_has_begun_and_ended_when_all_workers_have_said_so():
-    """Each says so again and again, and those that are slow to answer do not."""
+def test_assignment_begins_and_finishes_once_each_worker_has_reported_so():
+    """Each reports it in each poll; None: it is slow to answer."""
     link, _ = linked()
     assert poll(link, (1, False), (0, False)) == []
     assert poll(link, None, (1, False)) == [Begun]
     assert poll(link, (1, True), None) == []
     assert poll(link, None, (1, True)) == [Finished]
     assert poll(link, (1, True), (1, True)) == []
-    link.assign(Assignment(0, None, None, "token"), 0)  # type: ignore[arg-type]
+    assign(link)
     assert poll(link, (1, True), (2, True)) == []
     assert poll(link, (2, True), None) == [Begun, Finished]
 
 
-def test_what_workers_say_that_were_replaced_does_not_count():
+def test_restarted_workers_get_a_new_number_and_the_former_stages_do_not_count():
     link, group = linked()
     assert poll(link, (1, True), (1, False)) == [Begun]
-    link.before_worker_group_shutdown(group)  # type: ignore[arg-type]
-    link.after_worker_group_training_start(group)  # type: ignore[arg-type]
-    assert [given.number for _, given, _ in group.told] == [1, 2]
+    restart(link, group)
+    assert [given.number for _, given, _ in group.sent] == [1, 2]
     assert poll(link, (0, False), (2, True)) == []
 
 
 @pytest.mark.parametrize("in_workers", [True, False])
-def test_workers_wait_in_the_reports_that_may_be_validated_there(in_workers):
+def test_workers_that_validate_wait_in_each_report_with_a_checkpoint(in_workers):
     link, group = linked(1, ahead=1, in_workers=in_workers)
-    assert group.told.pop()[-1] == (0 if in_workers else 1), "from how many reports they may return"
-
-    def report(number: int, checkpoint: Any) -> None:
-        own = SimpleNamespace(checkpoint=checkpoint, validation=False)
-        link.after_report(own, [{TAG: (1, number, False)}])  # type: ignore[arg-type]
+    assert group.sent.pop()[-1] == (0 if in_workers else 1), "from how many reports they may return"
 
     def decide(number: int) -> None:
         link.decided(SimpleNamespace(number=1, report=number))  # type: ignore[arg-type]
 
-    report(1, checkpoint=None)
-    report(2, checkpoint="a checkpoint")
+    report(link, 1)
+    report(link, 2, checkpoint="a checkpoint")
     decide(1)
-    upto = [told[-1] for told in group.told]
+    upto = [sent[-1] for sent in group.sent]
     assert upto == ([1, 1] if in_workers else [2]), "it waits in the second"
     decide(2)
-    assert group.told[-1][-1] == (2 if in_workers else 3)
+    assert group.sent[-1][-1] == (2 if in_workers else 3)
 
 
 @pytest.mark.parametrize("asks", [True, False])
-def test_a_report_says_whether_its_loop_can_resume(asks):
-    link, _ = linked(ranks=2)
-    own = SimpleNamespace(checkpoint=None, validation=False)
-    link.after_report(own, [{TAG: (1, 1, rank == 1 and asks)} for rank in range(2)])  # type: ignore[arg-type]
-    _, report = [link._events.get_nowait()[1] for _ in range(2)]
-    assert report.asked is asks and report.resumed
+def test_report_is_of_a_resumable_loop_if_any_rank_has_asked_for_its_checkpoint(asks):
+    link, _ = linked()
+    report(link, asked=(False, asks))
+    _, found = events(link)
+    assert found.asked is asks and found.resumed
 
 
 @pytest.mark.parametrize(
@@ -118,10 +131,12 @@ def test_a_report_says_whether_its_loop_can_resume(asks):
         (1, Raised("", "its process is damaged", "", fatal=True), True),
     ],
 )
-def test_after_which_results_workers_end(monkeypatch, ranks, result, end):
+def test_workers_end_after_a_fatal_result_and_after_any_failure_of_several(
+    monkeypatch, ranks, result, end
+):
     link, group = linked(ranks)
     link.started.set()
-    task = SimpleNamespace(remote=lambda *told: object())
+    task = SimpleNamespace(remote=lambda *given: object())
     call = SimpleNamespace(options=lambda **options: task)
     group.workers = [SimpleNamespace(actor=SimpleNamespace(__ray_call__=call))] * ranks
     context = SimpleNamespace(get_task_name=lambda: "validate")
@@ -151,7 +166,7 @@ def once() -> int:
     return 1
 
 
-def test_a_side_task_waits_until_the_loop_waits(post):
+def test_side_task_runs_once_the_loop_waits_or_its_thread_has_ended(post):
     """Between two assignments, in a report, and when its thread has ended."""
     ran: queue.SimpleQueue[int] = queue.SimpleQueue()
     steps = [threading.Event() for _ in range(2)]
@@ -167,18 +182,18 @@ def test_a_side_task_waits_until_the_loop_waits(post):
         ran.put(workers.side_task(None, once, False, workers.contextlib.nullcontext))
 
     training = threading.Thread(target=loop, daemon=True)
-    for goes_on in (
+    for proceed in (
         training.start,
         lambda: (post.assign(Assignment(1, None, None, ""), 0), steps[0].set()),  # type: ignore
         lambda: (post.allow(1, 1), steps[1].set()),
     ):
-        goes_on()
+        proceed()
         threading.Thread(target=beside, daemon=True).start()
         assert ran.get(timeout=20) == 1
     training.join(20)
 
 
-def test_a_side_task_does_not_run_while_the_loop_may_continue(post):
+def test_side_task_does_not_run_while_the_loop_may_continue(post):
     post._until = lambda: True  # it is about to
     ran = threading.Event()
 
@@ -195,18 +210,18 @@ def test_a_side_task_does_not_run_while_the_loop_may_continue(post):
 # Workers stay together without communicating ----------------------------------------------------
 
 
-# What the trial says, in order: "one more report is decided about", or "something else to do".
+# What the trial sends, in order: "one more report is decided about", or "something else to do".
 MESSAGES = st.lists(st.sampled_from(["allow", "assign"]), max_size=30)
 
 
 class Rank:
-    """A worker that hears the trial's messages in order, each as late as it likes."""
+    """A worker that reads the trial's messages in order, with any delays."""
 
     def __init__(self):
         self.inbox, self.number, self.report = WorkerInbox(), 1, 0
         self.unread, self.left_at = [], {}
 
-    def hear(self):
+    def read(self):
         kind, number, upto = self.unread.pop(0)
         (self.inbox.assigned if kind == "assign" else self.inbox.allowed)(number, upto)
 
@@ -225,21 +240,21 @@ class Rank:
 
 
 @given(MESSAGES, st.integers(0, 3), st.data())
-def test_all_ranks_leave_at_the_same_report(messages, ahead, data):
+def test_all_ranks_leave_each_assignment_at_the_same_report(messages, ahead, data):
     ranks = [Rank() for _ in range(3)]
     number, decided = 1, 0
-    said = [("assign", 1, may_return(0, ahead))]
+    sent = [("assign", 1, may_return(0, ahead))]
     for kind in messages:
         if kind == "assign":
             number, decided = number + 1, 0
         else:
             decided += 1
-        said.append((kind, number, may_return(decided, ahead)))
+        sent.append((kind, number, may_return(decided, ahead)))
     for rank in ranks:
-        rank.unread = list(said)
+        rank.unread = list(sent)
     while any(rank.unread for rank in ranks):
         rank = data.draw(st.sampled_from([rank for rank in ranks if rank.unread]))
-        rank.hear()
+        rank.read()
         for _ in range(data.draw(st.integers(0, 4))):
             data.draw(st.sampled_from(ranks)).train()
     for rank in ranks:
@@ -250,19 +265,14 @@ def test_all_ranks_leave_at_the_same_report(messages, ahead, data):
     assert {rank.report for rank in ranks} == {may_return(decided, ahead) + 1}
 
 
-def test_a_permission_that_comes_after_the_next_assignment_is_too_late():
-    inbox = WorkerInbox()
-    inbox.assigned(1, upto=1)
-    inbox.assigned(2, upto=0)
-    inbox.allowed(1, upto=5)
-    assert inbox.action(1, report=2) is WorkerAction.LEAVE
-
-
-def test_a_permission_is_never_taken_back():
+def test_permission_is_neither_withdrawn_nor_extended_after_the_next_assignment():
     inbox = WorkerInbox()
     inbox.assigned(1, upto=2)
     inbox.allowed(1, upto=1)
     assert inbox.action(1, report=2) is WorkerAction.CONTINUE
+    inbox.assigned(2, upto=0)
+    inbox.allowed(1, upto=5)
+    assert inbox.action(1, report=3) is WorkerAction.LEAVE
 
 
 # What loops ask ----------------------------------------------------------------------------------
@@ -275,42 +285,35 @@ def asked(link: _Link, *inquiries: WorkerInquiry | None, begun: int = 1) -> list
     ]
     known = SimpleNamespace(worker_statuses=dict(enumerate(statuses)))
     link.after_worker_group_poll_status(known)  # type: ignore[arg-type]
-    events = [link._events.get_nowait()[1] for _ in range(link._events.qsize())]
-    return [event.inquiry for event in events if isinstance(event, Asked)]
-
-
-def reported(link: _Link, number: int = 1) -> None:
-    own = SimpleNamespace(checkpoint="c", validation=False)
-    link.after_report(own, [{TAG: (1, number, False)} for _ in range(2)])  # type: ignore[arg-type]
+    return [event.inquiry for event in events(link) if isinstance(event, Asked)]
 
 
 WAITS = Inquiry(blocks=True)
 FIRST = WorkerInquiry(1, reports=1, asked=1, inquiry=WAITS)
 
 
-def test_loop_asks_after_its_reports_and_ranks_that_ask_the_same_get_the_same_answer():
+def test_ranks_that_ask_the_same_get_the_same_answer_and_the_trial_is_asked_once():
     link, group = linked()
     assert asked(link, FIRST, None) == [], "its report has not been passed on"
-    reported(link)
+    report(link)
     assert asked(link, FIRST, None) == [WAITS]
     assert asked(link, FIRST, FIRST) == [], "it is asked once"
     link.answer(["c1"])
-    assert group.told[-1] == ("answer", FIRST, ["c1"])
-    group.told.clear()
-    assert asked(link, None, FIRST) == [] and group.told == [("answer", FIRST, ["c1"])]
+    assert group.sent[-1] == ("answer", FIRST, ["c1"])
+    group.sent.clear()
+    assert asked(link, None, FIRST) == [] and group.sent == [("answer", FIRST, ["c1"])]
     second = FIRST._replace(asked=2)
     assert asked(link, second, None) == [WAITS]
 
 
-def test_answer_that_comes_after_the_workers_have_restarted_is_dropped():
+def test_answer_is_dropped_if_the_workers_have_restarted_since_they_asked():
     link, group = linked()
-    reported(link)
+    report(link)
     assert asked(link, FIRST, FIRST) == [WAITS]
-    link.before_worker_group_shutdown(group)  # type: ignore[arg-type]
-    link.after_worker_group_training_start(group)  # type: ignore[arg-type]
-    group.told.clear()
+    restart(link, group)
+    group.sent.clear()
     link.answer(["c1"])
-    assert group.told == [] and link.in_step, "the former workers ask no more"
+    assert group.sent == [] and link.in_step, "the former workers no longer ask"
 
 
 @pytest.mark.parametrize(
@@ -321,9 +324,9 @@ def test_answer_that_comes_after_the_workers_have_restarted_is_dropped():
         (None, 2, [Inquiry()]),  # it waits in its next report for the one that asks
     ],
 )
-def test_workers_that_validate_together_wait_for_scores_together(other, begun, expected):
+def test_workers_that_validate_together_wait_for_scores_once_all_have_asked(other, begun, expected):
     link, _ = linked(in_workers=True, by_all=True)
-    reported(link)
+    report(link)
     assert asked(link, FIRST, other, begun=begun) == expected
 
 
@@ -335,29 +338,31 @@ def test_workers_that_validate_together_wait_for_scores_together(other, begun, e
         ((FIRST, None), False, WAITS),  # rank 0 validates alone
     ],
 )
-def test_worker_that_asks_alone_is_answered(monkeypatch, inquiries, by_all, expected):
+def test_worker_that_asks_alone_is_answered_after_a_time_limit(
+    monkeypatch, inquiries, by_all, expected
+):
     now = [0.0]
     monkeypatch.setattr(worker_group.time, "monotonic", lambda: now[0])
     link, _ = linked(in_workers=True, by_all=by_all)
-    reported(link)
+    report(link)
     found = asked(link, *inquiries)
     now[0] = worker_group._TOGETHER_S
     assert [*found, *asked(link, *inquiries)] == [expected]
 
 
-def test_slow_rank_gets_the_answer_to_its_own_call_after_the_next_one():
+def test_slow_rank_gets_the_answer_to_its_own_call_after_a_later_one_was_answered():
     link, group = linked()
-    reported(link)
+    report(link)
     for number in (1, 2):
         assert asked(link, FIRST._replace(asked=number), None) == [WAITS]
         link.answer([f"c{number}"])
     assert asked(link, None, FIRST) == []
-    assert group.told[-1] == ("answer", FIRST, ["c1"])
+    assert group.sent[-1] == ("answer", FIRST, ["c1"])
     assert not link.in_step, "rank 0 trains while rank 1 asks"
     assert asked(link, FIRST, FIRST) == [] and link.in_step
 
 
-def test_worker_that_asks_is_answered_or_leaves():
+def test_worker_that_asks_returns_its_own_answer_or_leaves_for_the_next_assignment():
     post = _Post()
     post.assign(Assignment(1, None, None, "token"), 5)  # type: ignore[arg-type]
     post.next_assignment()

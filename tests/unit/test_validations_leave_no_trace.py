@@ -1,4 +1,4 @@
-"""A validation in a trial's process leaves it as it was, or is the last thing that runs in it."""
+"""A validation in a trial's process restores its state, or fails and ends the process."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def _validate(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CHANGES)
-def test_what_a_validation_changes_is_restored(tmp_path, name):
+def test_process_state_is_restored_after_a_validation(tmp_path, name):
     in_new_process(tmp_path, _validate, name)
 
 
@@ -171,7 +171,7 @@ def _train(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BETWEEN_TRIALS)
-def test_what_a_trial_changes_is_restored_for_the_next_one(tmp_path, name):
+def test_process_state_is_restored_between_two_trials(tmp_path, name):
     in_new_process(tmp_path, _train, name)
 
 
@@ -189,7 +189,7 @@ def _train_with_torch() -> None:
     assert drawn[0] == drawn[1]
 
 
-def test_torch_is_restored_though_a_trial_was_the_first_to_import_it(tmp_path):
+def test_state_of_torch_is_restored_if_a_trial_was_the_first_to_import_it(tmp_path):
     in_new_process(tmp_path, _train_with_torch)
 
 
@@ -223,7 +223,7 @@ def _silence(how: str) -> None:
 
 
 @pytest.mark.parametrize("how", SILENCES)
-def test_a_trial_has_its_output_again(tmp_path, how):
+def test_output_of_a_trial_is_restored_after_a_validation_that_silenced_it(tmp_path, how):
     said = in_new_process(tmp_path, _silence, how)
     assert sorted(said.splitlines()) == ["a trial's output", "and a library's"]
 
@@ -249,7 +249,7 @@ def _validate_in_thread() -> None:
     assert found == [(0.0, mask)] and signal.getsignal(signal.SIGTERM) is print
 
 
-def test_any_thread_can_validate(tmp_path):
+def test_process_state_is_restored_after_a_validation_in_another_thread(tmp_path):
     in_new_process(tmp_path, _validate_in_thread)
 
 
@@ -264,7 +264,7 @@ def _lack_unix() -> None:
     assert "ADDED" not in os.environ
 
 
-def test_what_a_system_lacks_is_not_restored(tmp_path):
+def test_process_state_is_restored_on_a_system_without_unix_modules(tmp_path):
     in_new_process(tmp_path, _lack_unix)
 
 
@@ -284,8 +284,7 @@ def _count_calls() -> None:
     print(calls)
 
 
-def test_a_process_without_torch_is_restored_at_once(tmp_path):
-    """In less than half a millisecond."""
+def test_restoring_a_process_without_torch_takes_fewer_than_1000_calls(tmp_path):
     assert int(in_new_process(tmp_path, _count_calls)) < 1000
 
 
@@ -343,11 +342,11 @@ def _damage(what: str, raises: bool) -> None:
 
 @pytest.mark.parametrize("raises", [False, True])
 @pytest.mark.parametrize("what", DAMAGES)
-def test_a_validation_that_damages_its_process_has_failed(tmp_path, what, raises):
+def test_validation_that_damages_its_process_fails_and_ends_it(tmp_path, what, raises):
     in_new_process(tmp_path, _damage, what, raises)
 
 
-def test_a_validation_after_which_cuda_fails_has_failed(monkeypatch):
+def test_validation_after_which_cuda_fails_is_a_fatal_failure(monkeypatch):
     def fail() -> None:
         raise RuntimeError("CUDA error: device-side assert triggered")
 
@@ -358,4 +357,4 @@ def test_a_validation_after_which_cuda_fails_has_failed(monkeypatch):
         return {"accuracy": 0.5}
 
     found = outcome_beside(validate, None)
-    assert found.fatal and found.kind == "" and "CUDA error: device-side" in found.reason
+    assert found.fatal and found.kind == "" and "device-side assert triggered" in found.reason

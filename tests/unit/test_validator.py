@@ -1,4 +1,4 @@
-"""What the journal has of attempts: a single line for each that begins at once."""
+"""The journal has one line for each attempt that begins at once, and two for one that waits."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def lines(
         (99.0, [(AttemptStarted, 1, 1.0)]),
     ],
 )
-def test_the_start_of_an_attempt_is_a_line_if_it_does_not_begin_at_once(delay, expected):
+def test_attempt_has_a_journal_line_for_its_start_only_if_it_does_not_begin_at_once(
+    delay, expected
+):
     hangs = {"delay": lambda attempt: delay, "seconds": lambda attempt: 99.0}
     assert lines(**hangs) == expected
 
@@ -65,7 +67,7 @@ class FailsToStart(FakeExecutor):
         yield from super().poll()
 
 
-def test_each_attempt_that_fails_has_a_line():
+def test_attempt_that_fails_before_it_begins_has_a_journal_line_for_its_start():
     failed = (AttemptStarted, 1, 0.5)
     assert lines(FailsToStart) == [failed, ("failed", 1, 0.0)]
     again = {"retries": 1, "seconds": lambda attempt: 1.0}

@@ -1,4 +1,4 @@
-"""Sanitizing user values: nothing raises, and every result can be handled."""
+"""Any value of a user's code can be recorded, sent and shown, without raising or running it."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ def handled(value, depth=0) -> None:
 
 
 @pytest.mark.parametrize("make", ODD)
-def test_whatever_it_is_it_can_be_handled_written_sent_and_shown(make):
+def test_odd_value_is_sanitized_written_sent_and_shown_without_an_error(make):
     handled(own := sanitize(make(), portable))
-    assert sanitize(own, portable) is own, "and is admitted as it is"
+    assert sanitize(own, portable) is own
     for value in (make(), {"it": make()}, [make()], {make: make()}):
         for write in (legible, exact):
             document = json.dumps(write(value))
@@ -80,10 +80,8 @@ def test_whatever_it_is_it_can_be_handled_written_sent_and_shown(make):
         json.loads(as_json(value))
     handled(own := sent({"accuracy": 0.5, "it": make()}))
     assert score_problem(own, {"accuracy"}) is None
-    judged = sent({"accuracy": make()})
-    assert score_problem(judged, {"accuracy"}) is None or "accuracy" in score_problem(
-        judged, {"accuracy"}
-    )
+    problem = score_problem(sent({"accuracy": make()}), {"accuracy"})
+    assert problem is None or "'accuracy'" in problem
     handled(sent(make()))
     for show in (format_value, key_name):
         shown = show(make())
@@ -95,13 +93,13 @@ def test_whatever_it_is_it_can_be_handled_written_sent_and_shown(make):
 
 @MANY
 @given(VALUES)
-def test_anything_is_admitted(tree):
+def test_any_nesting_of_odd_values_is_sanitized_to_plain_values(tree):
     value = made(tree)
     handled(sanitize({"it": value}, portable))
     handled(sanitize(value, portable))
 
 
-def test_numbers_are_numbers():
+def test_number_of_any_type_becomes_a_plain_one_or_a_text_if_too_large():
     longdouble = sanitize(np.longdouble("0.5"))
     assert (longdouble, type(longdouble)) == (0.5, float)
     assert sanitize(np.float32(0.5)) == 0.5 and type(sanitize(np.int8(3))) is int
@@ -111,12 +109,12 @@ def test_numbers_are_numbers():
     assert sanitize(1j) == "1j"
 
 
-def test_what_is_fine_is_left_alone():
+def test_report_that_needs_no_sanitizing_is_returned_itself():
     report = {"loss": 0.5, "seen": {1, 2}, "table": np.arange(3), "eval": {"n": [1, (2, "x")]}}
     assert sanitize(report, portable) is report
 
 
-def test_two_keys_of_one_name_lose_neither():
+def test_two_keys_with_the_same_text_both_keep_their_values():
     own = sanitize({1: "int", "1": "str", (1, 2): "tuple", None: "none"})
     assert own == {"1 (int)": "int", "1": "str", "(1, 2)": "tuple", "None": "none"}
     assert sanitize({"1": "str", 1: "int"}) == {"1": "str", "1 (int)": "int"}
@@ -138,31 +136,26 @@ PLAIN = st.recursive(
 
 @MANY
 @given(PLAIN)
-def test_what_has_to_comes_back_as_it_was_whatever_its_keys(value):
+def test_exactly_encoded_value_is_equal_when_read_with_any_keys(value):
     assert json.loads(json.dumps(exact(value)), object_hook=read_opened) == value
 
 
 @MANY
 @given(VALUES)
-def test_a_journal_takes_anything_and_can_be_read(tmp_path_factory, tree):
+def test_journal_records_any_value_and_its_other_fields_can_be_read(tmp_path_factory, tree):
     value = made(tree)
     folder = tmp_path_factory.mktemp("journal")
     journal = Journal(LocalFolder(folder))
     request = Request("a", 1, kwargs={"it": value}, report={"it": value})
-    configs = {"config": {"it": value}, "folder": "a"}
-    journal.append(TrialAdded(time=1.0, trial_id="a", **configs))
+    journal.append(TrialAdded(time=1.0, trial_id="a", config={"it": value}, folder="a"))
     journal.append(Reported(time=2.0, trial_id="a", report={"training_iteration": 1, "it": value}))
     journal.append(CheckpointSaved.of(request.key, request.path, kwargs=request.kwargs))
     journal.append(ValidationEnded(id=request.id, status="validated", metrics={"it": value}))
     journal.close()
     for unpickle in (False, True):
         events = read(folder, unpickle=unpickle)
-        assert [event["event"] for event in events] == [
-            "trial_added",
-            "reported",
-            "checkpoint_saved",
-            "validation_ended",
-        ]
+        kinds = ["trial_added", "reported", "checkpoint_saved", "validation_ended"]
+        assert [event["event"] for event in events] == kinds
         added, reported, saved, ended = events
         for found in (added["config"], reported["report"], saved["kwargs"], ended["metrics"]):
             assert isinstance(found, dict) and "it" in found
@@ -172,7 +165,7 @@ def test_a_journal_takes_anything_and_can_be_read(tmp_path_factory, tree):
 IT = "training_iteration"
 
 
-def test_what_a_user_says_is_never_opened(tmp_path):
+def test_users_value_that_looks_like_a_pickle_is_never_unpickled(tmp_path):
     class Touches:
         def __reduce__(self):
             return Path.touch, (tmp_path / "was-here",)
@@ -192,11 +185,11 @@ def test_what_a_user_says_is_never_opened(tmp_path):
 
 
 def fatal(*known: object, **more: object) -> None:
-    raise AssertionError("a process that reads a score called the user's code")
+    raise AssertionError("the user's code was called")
 
 
 def of_users(base: type, *known: object) -> object:
-    """An instance of a class whose unpickling calls the user's code; so does its key in a dict."""
+    """Return an instance of a class whose unpickling calls the user's code."""
     return type("Own", (base,), {"__reduce_ex__": lambda self, protocol: (fatal, ())})(*known)
 
 
@@ -208,7 +201,7 @@ def with_metadata() -> object:
     return np.ones(3, np.dtype("f8", metadata={"it": of_users(list)}))
 
 
-#: Values that are as good as those of the second column, which any process can read.
+#: Values of users' types, and what a process without these types reads instead.
 OF_USERS = {
     "str": (lambda: of_users(str, "a"), "a"),
     "int": (lambda: of_users(int, 3), 3),
@@ -228,17 +221,17 @@ OF_USERS = {
 
 
 @pytest.mark.parametrize("name", OF_USERS)
-def test_a_score_is_read_without_the_users_code(name):
+def test_score_is_unpickled_without_calling_the_users_code(name):
     make, plain = OF_USERS[name]
     for value in (make(), [make()], {"it": make()}):
         pickle.loads(cloudpickle.dumps(Returned("", pack_result(value))))
     found = sent({"it": make()})["it"]
     assert (found.tolist() if type(found) is np.ndarray else found) == plain
     own = pack_result({"it": make()})
-    assert repr(pack_result(own)) == repr(own), "as when a worker's score is the validation's"
+    assert repr(pack_result(own)) == repr(own), "a worker's score may be packed again"
 
 
-def test_tensors_need_no_torch():
+def test_tensors_in_a_score_become_numbers_and_numpy_arrays():
     scalar, table, one = tensors()
     half, own = table.bfloat16(), torch.nn.Parameter(table)
     found = sent({"scalar": scalar, "one": one, "table": table, "half": half, "own": own})
@@ -246,14 +239,14 @@ def test_tensors_need_no_torch():
     for name in ("table", "half", "own"):
         assert type(found[name]) is np.ndarray
         assert found[name].tolist() == [[1.0, 1.0], [1.0, 1.0]]
-    assert "tensor" in sent({"it": table.to_sparse()})["it"], "which numpy lacks"
+    assert type(sent({"it": table.to_sparse()})["it"]) is str, "numpy has no sparse arrays"
 
 
 LONG = "beginning " + "\x1b[0" * 10**6 + " end"
 
 
 @pytest.mark.parametrize("text", [LONG, "\ud800" * 10**6, "\n" * 10**6, of_users(str, LONG)])
-def test_what_is_kept_of_an_exception_is_short(text):
+def test_description_of_an_exception_is_short_however_long_its_text_is(text):
     named = type("x" * 10**6, (Exception,), {"__str__": lambda self: text})
     for error in (ValueError(text), named()):
         found = describe_error(error)
@@ -263,10 +256,10 @@ def test_what_is_kept_of_an_exception_is_short(text):
         assert len(found.message) < 70_000 and len(found.trace) < 500_000
     if text.startswith("beginning"):
         message = describe_error(ValueError(text)).message
-        assert message.startswith("beginning") and "left out" in message
+        assert message.startswith("beginning") and message.endswith(" end")
 
 
-def test_a_traceback_keeps_its_beginning_and_its_end():
+def test_long_traceback_keeps_its_beginning_and_its_end():
     error = ValueError("first")
     for _ in range(200):
         later = ValueError("y" * 1000)
@@ -278,17 +271,16 @@ def test_a_traceback_keeps_its_beginning_and_its_end():
 
 
 @pytest.mark.parametrize("make", EXCEPTIONS)
-def test_an_exception_in_words(make):
+def test_any_exception_is_described_by_its_kind_and_traceback(make):
     found = outcome_of(lambda: (_ for _ in ()).throw(make()))
     assert type(found) is Raised and found == pickle.loads(pickle.dumps(found))
     kind = type(make()).__name__
-    assert found.reason.startswith("raised ") and "\n" not in found.message[:0]
-    assert kind.split("\n")[0] in found.reason
+    assert kind.split("\n")[0] in found.reason and "\n" not in found.reason
     f"{found.reason}{found.trace}{found.message}".encode()
     assert "Traceback" in found.trace
 
 
-def test_a_report_is_such_that_tune_can_take_it():
+def test_odd_report_is_flattened_and_values_that_tune_cannot_use_are_moved():
     odd = {
         "training_iteration": 3,
         "time_this_iter_s": "soon",
@@ -319,7 +311,7 @@ def test_a_report_is_such_that_tune_can_take_it():
 
 
 @pytest.mark.parametrize("iteration", ["x", True, 3.0, -1, 2**53 + 1])
-def test_iteration_that_the_journal_cannot_count_is_counted_again(iteration):
+def test_training_iteration_that_is_not_a_count_is_replaced_and_kept_as_reported(iteration):
     assert sanitize_report({"training_iteration": iteration, "loss": 1}, 4, portable) == {
         "loss": 1,
         "tunekit/reported/training_iteration": iteration,
@@ -335,7 +327,7 @@ def test_iteration_that_the_journal_cannot_count_is_counted_again(iteration):
         ({"tunekit": {"reported": {"a": 1}}}, {"tunekit/reported/a": 1}),
     ],
 )
-def test_training_metric_with_a_name_of_tunekits_is_kept_under_another(own, moved):
+def test_training_metric_with_a_name_of_tunekit_moves_below_tunekit_reported(own, moved):
     report = {"loss": 1, "training_iteration": 3, **own}
     clean = sanitize_report(report, 3, portable)
     assert clean == {
@@ -349,7 +341,7 @@ OWN_LOOKING = ["reported", "generation", "iteration_runs", "validated_iteration"
 
 
 @pytest.mark.parametrize("name", OWN_LOOKING)
-def test_training_metric_with_any_other_name_stays(name):
+def test_training_metric_that_only_resembles_a_name_of_tunekit_stays(name):
     report = {"training_iteration": 3, name: 0.5}
     assert sanitize_report(report, 3, portable) is report
 
@@ -359,7 +351,5 @@ RESERVED += ["done", "should_checkpoint", "__duplicate__", "timesteps_this_iter"
 
 
 @pytest.mark.parametrize("name", RESERVED)
-def test_validation_that_returns_a_name_of_tunes_or_tunekits_fails(name):
-    assert score_problem({name: 1.0}, {}) == (
-        f"returned {name!r}, a name reserved by Tune or tunekit"
-    )
+def test_score_with_a_name_reserved_by_tune_or_tunekit_is_refused_and_named(name):
+    assert repr(name) in score_problem({name: 1.0}, {})

@@ -8,6 +8,7 @@ import pyarrow.fs
 
 from tunekit._ray.file_checkpoints import checkpoint_at
 from tunekit.core.failures import format_checkpoint
+from tunekit.core.metrics import closest_name, format_names
 from tunekit.core.ranking import ranking_of
 from tunekit.core.timeline import Timeline
 from tunekit.core.validation import Request
@@ -47,9 +48,12 @@ def best_requests(
     problems.integer("checkpoints", checkpoints, least=1)
     ranked = [one for one in ranking_of(timeline, metric, mode) if one.best is not None]
     if not ranked:
+        names, wanted = timeline.names, metric or ""
+        near = closest_name(wanted, names)
         problems.add(
-            "no trial has a score of the metric to rank by. Name a metric that trials have, and "
-            "its mode."
+            f"no trial has a score of metric={metric!r}. "
+            f"{f'Did you mean {near!r}? ' if near else ''}Pass one of "
+            f"{format_names(names, [wanted])}, and its mode."
         )
     problems.raise_any()
     requests: list[Request] = []

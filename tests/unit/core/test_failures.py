@@ -1,6 +1,8 @@
-"""Equal failures are reported once, and end the sweep if there is nothing else."""
+"""Similar failures are reported once and counted; three before any success end the sweep."""
 
 from __future__ import annotations
+
+import re
 
 import pytest
 from hypothesis import given
@@ -25,60 +27,65 @@ KEY = "raised KeyError: 'model'"
         ("raised E: added", "raised E: faced", False),
     ],
 )
-def test_failures_that_differ_in_numbers_ids_and_paths_are_of_one_kind(one, other, alike):
+def test_failures_are_of_one_kind_if_only_numbers_ids_paths_and_attempts_differ(one, other, alike):
     assert (failure_kind(one) == failure_kind(other)) is alike
 
 
-def verdicts(failures, reasons):
+def notices(failures, reasons):
     return [failures.failed(f"a@{n}", reason) for n, reason in enumerate(reasons, start=1)]
 
 
-def test_the_first_three_failures_of_one_kind_leave_no_hope():
-    told = [v.hopeless for v in verdicts(Failures(detects_hopeless=True), [KEY] * 5)]
-    assert told == [False, False, True, False, False]
-    assert not any(verdict.hopeless for verdict in verdicts(Failures(), [KEY] * 5))
+KINDS = [f"raised {name}: no" for name in ("KeyError", "OSError", "ValueError")]
 
 
-def test_one_success_is_hope_enough():
+@pytest.mark.parametrize(
+    ("detects", "reasons", "at"),
+    [
+        pytest.param(True, [KEY] * 5, [3], id="one kind"),
+        pytest.param(False, [KEY] * 5, [], id="not to be detected"),
+        pytest.param(True, KINDS, [], id="three kinds"),
+        pytest.param(True, [*KINDS, KINDS[1], KINDS[1]], [5], id="third of the second kind"),
+        pytest.param(True, [format_missing(f"/a/{n}") for n in range(9)], [], id="no checkpoints"),
+    ],
+)
+def test_sweep_is_hopeless_once_at_the_third_failure_of_one_kind(detects, reasons, at):
+    found = notices(Failures(detects_hopeless=detects), reasons)
+    assert [n for n, notice in enumerate(found, start=1) if notice.hopeless] == at
+
+
+def test_sweep_is_never_hopeless_after_a_successful_validation():
     failures = Failures(detects_hopeless=True)
     failures.failed("a@1", KEY)
     failures.succeeded()
-    assert not any(verdict.hopeless for verdict in verdicts(failures, [KEY] * 20))
+    assert not any(notice.hopeless for notice in notices(failures, [KEY] * 20))
 
 
-def test_different_failures_are_not_one_cause():
-    several = [f"raised {name}: no" for name in ("KeyError", "OSError", "ValueError")]
-    assert not any(v.hopeless for v in verdicts(Failures(detects_hopeless=True), several))
-    again = [*several, several[1], several[1]]
-    assert [v.hopeless for v in verdicts(Failures(detects_hopeless=True), again)][-1]
-
-
-def test_a_missing_checkpoint_is_no_failure_of_the_function():
-    reasons = [format_missing(f"/a/checkpoint_{n}") for n in range(9)]
-    assert not any(v.hopeless for v in verdicts(Failures(detects_hopeless=True), reasons))
-
-
-def test_each_kind_of_failure_is_reported_once_and_then_counted():
+def test_failures_of_a_kind_are_counted_at_the_tenth_and_at_the_end():
     failures = Failures()
-    told = verdicts(failures, [KEY] * 25)
-    assert [n for n, verdict in enumerate(told, start=1) if verdict.first] == [1]
-    [(count, text)] = [(n, v.more) for n, v in enumerate(told, start=1) if v.more]
-    assert count == 10
-    assert text == f"9 more like that of a@1 ({KEY}): a@2, a@3, a@4, a@5, a@6 and 4 others"
+    found = notices(failures, [KEY] * 25)
+    assert [n for n, notice in enumerate(found, start=1) if notice.first] == [1]
+    [(place, text)] = [(n, notice.more) for n, notice in enumerate(found, start=1) if notice.more]
+    facts = re.findall(r"a@\d+|\d+", text)
+    assert (place, facts) == (10, ["9", "a@1", *(f"a@{n}" for n in range(2, 7)), "4"])
+    assert KEY in text
     [rest] = failures.summaries()
-    assert rest.startswith("15 more like that of a@1")
+    assert re.findall(r"a@\d+|\d+", rest)[:2] == ["15", "a@1"]
     assert failures.summaries() == []
 
 
+def count_in(text: str) -> int:
+    return int(re.search(r"\d+", text)[0])
+
+
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.booleans()), max_size=200))
-def test_each_failure_is_reported_or_counted_once(happened):
-    failures, told, counted = Failures(detects_hopeless=True), 0, 0
+def test_each_failure_is_either_reported_in_full_or_counted_once(happened):
+    failures, first, counted = Failures(detects_hopeless=True), 0, 0
     for n, (kind, success) in enumerate(happened):
         if success:
             failures.succeeded()
             continue
-        verdict = failures.failed(f"a@{n}", f"raised {kind}")
-        told += verdict.first
-        counted += int(verdict.more.split()[0]) if verdict.more else 0
-    counted += sum(int(text.split()[0]) for text in failures.summaries())
-    assert told + counted == sum(not success for _, success in happened)
+        notice = failures.failed(f"a@{n}", f"raised {kind}")
+        first += notice.first
+        counted += count_in(notice.more) if notice.more else 0
+    counted += sum(map(count_in, failures.summaries()))
+    assert first + counted == sum(not success for _, success in happened)

@@ -1,10 +1,12 @@
-"""The state of a followed folder does not depend on the order in which files are seen."""
+"""Checkpoints of a followed folder are ordered by the steps in their names, not by when seen."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 from typing import Any
+
+import pytest
 
 from tunekit.following.follow import Followed
 from tunekit.following.names import A_COPY, NO_STEP, TOO_LARGE, read_name
@@ -15,7 +17,7 @@ def saw(followed: Followed, step: int, *, mark: float = 1.0, **report: Any) -> N
         followed.apply(event)
 
 
-def test_a_run_has_ended_by_its_last_step_though_that_is_seen_first():
+def test_run_is_done_if_its_last_step_is_even_though_seen_before_earlier_ones():
     followed = Followed()
     saw(followed, 20, done=True)
     saw(followed, 10)
@@ -207,7 +209,7 @@ def table() -> Iterator[tuple[str, int | None, str]]:
             yield word.replace("[", "").replace("]", ""), int(step[1]) * scale, ""
 
 
-def test_steps_in_names():
+def test_step_is_read_from_every_known_trainers_checkpoint_name_and_no_other():
     names = list(table())
     assert len(names) > 250
     for name, step, reason in names:
@@ -216,8 +218,15 @@ def test_steps_in_names():
         assert read_name(name) == (step, reason), name
 
 
-def test_numbers_of_any_length():
-    assert read_name("model_" + "0" * 30 + "7.pt") == (7, "")
-    assert read_name("model_" + "9" * 5000 + ".pt") == (None, TOO_LARGE)
-    assert read_name(f"step_{2**53}") == (2**53, "")
-    assert read_name(f"step_{2**53 + 1}") == (None, TOO_LARGE)
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("model_" + "0" * 30 + "7.pt", (7, "")),
+        ("model_" + "9" * 5000 + ".pt", (None, TOO_LARGE)),
+        (f"step_{2**53}", (2**53, "")),
+        (f"step_{2**53 + 1}", (None, TOO_LARGE)),
+    ],
+    ids=["leading zeros", "5000 digits", "2**53", "above 2**53"],
+)
+def test_step_in_name_is_read_up_to_2_to_the_53_and_reported_as_too_large_above(name, found):
+    assert read_name(name) == found

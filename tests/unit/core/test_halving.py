@@ -1,10 +1,9 @@
-"""Promotions, compared with a literal implementation of the paper's algorithm."""
+"""Trials are promoted exactly as the ASHA paper's algorithm promotes them."""
 
 from __future__ import annotations
 
 import math
 import random
-from collections import Counter
 
 import pytest
 from hypothesis import example, given, settings
@@ -70,29 +69,11 @@ def play(eta, draw, values, prefers_promotions=0.5):
 @example([0, 0, 3, 0, 4, 0, 1, 0, 1, 0, 1, *8 * [0], 2, 0, 0, 0], 2, 136)
 @settings(max_examples=200, deadline=None)
 @given(scores, etas, st.integers(0, 2**31))
-def test_it_promotes_what_the_paper_promotes(values, eta, seed):
+def test_halving_promotes_the_trials_that_the_papers_algorithm_promotes(values, eta, seed):
     for books, paper, jobs in play(eta, random.Random(seed), values):
         assert jobs == paper.jobs()
-        rungs = [{name for _, name in rung} for rung in paper.rungs]
-        for level, (_, count, held) in enumerate(books.counts()):
-            rung = rungs[level]
-            may = rung.intersection(jobs).difference(*rungs[level + 1 :])
-            assert len(may) <= int(len(rung) / eta)
-            assert (count, held <= count) == (len(rung), True)
-
-
-@settings(max_examples=100, deadline=None)
-@given(scores, etas, st.integers(0, 2**31))
-def test_in_the_end_the_best_of_each_rung_were_promoted(values, eta, seed):
-    for books, paper, jobs in play(eta, random.Random(seed), values):  # noqa: B007
-        pass
-    assert jobs == []
-    for rung, promoted in zip(paper.rungs, paper.promoted, strict=True):
-        most = int(len(rung) / eta)
-        best = sorted(rung, key=lambda entry: -entry[0])[:most]
-        assert {name for _, name in best} <= promoted
-        assert len(promoted) >= most
-        assert not promoted or most, "fewer than that promote none"
+        for (_, count, held), rung in zip(books.counts(), paper.rungs, strict=False):
+            assert held <= count == len(rung)
 
 
 def rung_of_three() -> Halving:
@@ -103,14 +84,14 @@ def rung_of_three() -> Halving:
     return books
 
 
-def test_a_trial_that_has_ended_is_not_promoted_and_its_score_counts_on():
+def test_ended_trial_is_not_promoted_but_its_score_stays_in_the_rung():
     books = rung_of_three()
     books.ended("b")
     assert list(books.promotable()) == [] and books.rule("b") == Never()
     assert books.counts() == [(1, 3, 2), (3, 0, 0)]
 
 
-def test_a_trial_that_fails_where_it_waits_comes_there_again():
+def test_trial_that_fails_while_held_must_reach_its_rung_again():
     books = rung_of_three()
     books.failed("b")
     assert books.counts()[0] == (1, 2, 2) and not books.has_begun("b")
@@ -120,7 +101,7 @@ def test_a_trial_that_fails_where_it_waits_comes_there_again():
     assert list(books.promotable()) == ["b"]
 
 
-def test_a_trial_that_fails_after_its_promotion_keeps_its_place():
+def test_trial_that_fails_after_promotion_keeps_its_place_in_the_rung():
     books = rung_of_three()
     books.promote("b")
     books.failed("b")
@@ -129,7 +110,7 @@ def test_a_trial_that_fails_after_its_promotion_keeps_its_place():
     assert books.reported("b", 3, (0.9,)) is RungAction.HOLD
 
 
-def test_a_result_past_several_rungs_counts_for_the_last():
+def test_result_past_several_rungs_counts_only_in_the_last_one_passed():
     books = Halving([(1, 3, 9)], max_t=27, reduction_factor=3)
     books.add("a")
     assert books.reported("a", 5, (0.5,)) is RungAction.HOLD
@@ -137,13 +118,13 @@ def test_a_result_past_several_rungs_counts_for_the_last():
     assert books.counts() == [(1, 0, 0), (3, 1, 0), (9, 0, 0)]
 
 
-def test_a_trial_that_runs_though_it_was_to_wait_waits_no_more():
+def test_held_trial_that_reports_again_continues_and_is_no_longer_promotable():
     books = rung_of_three()
     assert books.reported("b", 2, (0.7,)) is RungAction.CONTINUE
     assert list(books.promotable()) == []
 
 
-def test_nan_is_the_worst_and_equals_go_in_the_order_in_which_they_came():
+def test_nan_score_ranks_last_and_equal_scores_rank_in_order_of_arrival():
     books = Halving([(1,)], max_t=9, reduction_factor=1.5)
     for name, score in [("nan", math.nan), ("one", 0.5), ("other", 0.5)]:
         books.add(name)
@@ -152,7 +133,7 @@ def test_nan_is_the_worst_and_equals_go_in_the_order_in_which_they_came():
     assert list(books.held()) == ["one", "other", "nan"]
 
 
-def test_unknown_trials_continue():
+def test_trial_unknown_to_halving_continues_and_may_fail_or_end():
     books = Halving([(1,)], max_t=9, reduction_factor=2)
     assert books.reported("x", 1, (0.5,)) is RungAction.CONTINUE
     books.failed("x")
@@ -161,7 +142,7 @@ def test_unknown_trials_continue():
 
 
 @given(st.integers(1, 5), etas, st.integers(1, 200), st.integers(0, 4))
-def test_rungs_lie_before_the_end_and_each_is_so_many_times_the_one_before(grace, eta, max_t, s):
+def test_rungs_are_spaced_by_the_reduction_factor_and_lie_below_max_t(grace, eta, max_t, s):
     times = milestones(grace, max_t, eta, s)
     assert all(time < max_t for time in times)
     assert all(time == pytest.approx(grace * eta ** (n + s)) for n, time in enumerate(times))
@@ -169,11 +150,10 @@ def test_rungs_lie_before_the_end_and_each_is_so_many_times_the_one_before(grace
 
 
 @given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 200))
-def test_brackets_get_their_shares(sizes, trials):
+def test_each_bracket_gets_its_share_of_the_trials(sizes, trials):
     counts = [0] * len(sizes)
     for _ in range(trials):
         counts[next_bracket(sizes, counts)] += 1
     weights = [math.exp(size) for size in sizes]
     for count, weight in zip(counts, weights, strict=True):
         assert abs(count - trials * weight / sum(weights)) < len(sizes)
-    assert Counter(counts).total() == len(sizes)

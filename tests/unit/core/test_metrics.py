@@ -1,10 +1,13 @@
-"""A metric has one name, however it was nested or written."""
+"""A metric has one flat name, and one value, however its report nests it."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import example, given
 from hypothesis import strategies as st
+from ray._private.dict import flatten_dict
 from ray.tune.result import AUTO_RESULT_KEYS, DEBUG_METRICS, DEFAULT_RESULT_KEYS
 
 from tunekit.core.metrics import (
@@ -17,87 +20,61 @@ from tunekit.core.metrics import (
     without,
 )
 
-WRITTEN = [
-    {"val": {"acc": 0.99}, "loss": 1},
-    {"val/acc": 0.99, "loss": 1},
-    {"val": {"acc": 0.99, "n": 2}, "loss": 1},
-    {"val/acc": 0.99, "val": {"n": 2}, "loss": 1},
-]
-DEEP = [{"a/b": {"c": 1}}, {"a": {"b/c": 1}}, {"a": {"b": {"c": 1}}}, {"a/b/c": 1}]
-
-
-@pytest.mark.parametrize("row", WRITTEN)
-@pytest.mark.parametrize("validated", [{"val": {"acc": 0.1}}, {"val/acc": 0.1}])
-def test_a_validated_metric_takes_the_place_of_the_reported_one(row, validated):
-    merged = list(flat_items(merge(row, validated)))
-    assert dict(merged) == {**flatten(row), "val/acc": 0.1}
-    assert len(merged) == len(dict(merged)), "each name once"
-
-
-@pytest.mark.parametrize("row", WRITTEN)
-def test_a_reported_metric_is_moved_however_it_is_written(row):
-    hidden = move_to_reported(row, ["val/acc"])
-    assert hidden["tunekit/reported/val/acc"] == 0.99
-    assert flatten(without(row, ["val/acc"])) == flatten(
-        {key: value for key, value in hidden.items() if not key.startswith("tunekit/")}
-    )
-    assert "val/acc" not in flatten(without(row, ["val/acc"]))
-
-
-@pytest.mark.parametrize("row", DEEP)
-@pytest.mark.parametrize("validated", DEEP)
-def test_a_name_may_be_split_anywhere(row, validated):
-    assert flatten(row) == {"a/b/c": 1}
-    assert flatten(move_to_reported(row, ["a/b/c"])) == {"tunekit/reported/a/b/c": 1}
-    assert list(flat_items(merge({**row, "d": 2}, validated))) in (
-        [("d", 2), ("a/b/c", 1)],
-        [("a/b/c", 1), ("d", 2)],
-    )
-
-
-def test_a_name_that_is_also_a_part_of_others_loses_none():
-    assert flatten(merge({"val": 0.5}, {"val": {"acc": 0.1}})) == {"val": 0.5, "val/acc": 0.1}
-    assert flatten(merge({"val": {"acc": 0.5}}, {"val": 0.1})) == {"val/acc": 0.5, "val": 0.1}
-    assert flatten(merge({"val": {}}, {"val": {"acc": 0.1}})) == {"val/acc": 0.1}
-
-
-def test_of_two_values_in_one_report_that_counts_which_counts_for_tune():
-    from ray._private.dict import flatten_dict
-
-    for report in (
-        {"val": {"acc": 1, "n": 2}, "val/acc": 3},
-        {"val/acc": 3, "val": {"acc": 1, "n": 2}},
-        {"a/b": {"c": 1}, "a": {"b/c": 2}},
-        {"a": {"b": {"c": 1}, "b/c": 2}, "a/b/c": 3},
-    ):
-        clean = deduplicate(report)
-        assert flatten(clean) == flatten_dict(report)
-        assert len(list(flat_items(clean))) == len(flatten(clean))
-    plain = {"val": {"acc": 1}, "val/n": 2}
-    assert deduplicate(plain) is plain
-
-
 KEYS = st.sampled_from(["a", "b", "c", "a/b", "b/c", "a/b/c"])
 TREES = st.recursive(
     st.integers(0, 9), lambda below: st.dictionaries(KEYS, below, max_size=3), max_leaves=6
 )
-REPORTS = st.dictionaries(KEYS, TREES, max_size=4).map(deduplicate)
+REPORTS = st.dictionaries(KEYS, TREES, max_size=4)
+NESTED = {"a": {"b": {"c": 1}, "c": 2}, "b": 3}
+SPLIT = {"a/b": {"c": 4}, "a/c": 5}
+FLAT = {"a/b/c": 6, "a": {"c": 7}}
 
 
-@given(REPORTS, REPORTS)
-def test_the_rules_are_those_of_flat_dicts(report, validated):
-    flat, own = flatten(report), flatten(validated)
-    merged = merge(report, validated)
-    for name in own:  # an empty dict stands for nothing
-        flat.pop(name, None)
-    expected = {n: v for n, v in {**flat, **own}.items() if v != {}}
-    assert {n: v for n, v in flatten(merged).items() if v != {}} == expected
-    rest = {n: v for n, v in flatten(without(report, own)).items() if v != {}}
-    assert rest == {n: v for n, v in flat.items() if v != {}}
-    hidden = move_to_reported(report, own)
-    moved = {n: v for n, v in flatten(report).items() if n in own}
+def values(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """Return metrics by flat name, each of which occurs once; an empty dict is not one."""
+    found = [(name, value) for name, value in flat_items(metrics) if value != {}]
+    assert len(found) == len(dict(found))
+    return dict(found)
+
+
+@example({"a": {"b": 1, "c": 2}, "a/b": 3})
+@example({"a/b": 3, "a": {"b": 1, "c": 2}})
+@example({"a/b": {"c": 1}, "a": {"b/c": 2}})
+@example({"a": {"b": {"c": 1}, "b/c": 2}, "a/b/c": 3})
+@given(REPORTS)
+def test_metric_reported_under_two_spellings_keeps_the_value_that_counts_for_tune(report):
+    clean = deduplicate(report)
+    assert flatten(clean).keys() == flatten(report).keys()
+    # Tune drops empty dicts, and metrics whose names are also prefixes of others.
+    of_tune = {name: value for name, value in flatten_dict(report).items() if value != {}}
+    assert of_tune.items() <= values(clean).items()
+
+
+def test_report_that_names_each_metric_once_is_not_copied():
+    plain = {"val": {"acc": 1}, "val/n": 2}
+    assert deduplicate(plain) is plain
+
+
+@example(NESTED, SPLIT)
+@example(SPLIT, NESTED)
+@example(NESTED, FLAT)
+@example(FLAT, NESTED)
+@example(FLAT, SPLIT)
+@given(REPORTS.map(deduplicate), REPORTS.map(deduplicate))
+def test_validated_metric_replaces_the_reported_one_however_both_are_nested(report, validated):
+    own, reported = flatten(validated), flatten(report)
+    others = {name: value for name, value in reported.items() if name not in own and value != {}}
+    assert values(merge(report, validated)) == {**others, **values(validated)}
     rest = without(report, own)
-    assert hidden == {**rest, **{f"tunekit/reported/{n}": v for n, v in moved.items()}}
+    assert values(rest) == others
+    moved = {f"tunekit/reported/{name}": reported[name] for name in reported if name in own}
+    assert move_to_reported(report, own) == {**rest, **moved}
+
+
+def test_metric_whose_name_is_a_prefix_of_other_names_replaces_none_of_them():
+    assert flatten(merge({"val": 0.5}, {"val": {"acc": 0.1}})) == {"val": 0.5, "val/acc": 0.1}
+    assert flatten(merge({"val": {"acc": 0.5}}, {"val": 0.1})) == {"val/acc": 0.5, "val": 0.1}
+    assert flatten(merge({"val": {}}, {"val": {"acc": 0.1}})) == {"val/acc": 0.1}
 
 
 FILLED_IN = {
@@ -110,7 +87,7 @@ FILLED_IN = {
 }
 
 
-def test_none_of_what_tune_fills_in_was_chosen_by_the_user():
+def test_user_metrics_exclude_all_names_that_tune_and_tunekit_fill_in():
     others = set(DEFAULT_RESULT_KEYS) - {"mean_accuracy", "mean_loss"}
     assert user_metrics([*FILLED_IN, *others, "loss", "eval/loss"]) == ["eval/loss", "loss"]
     assert "mean_accuracy" in user_metrics(["mean_accuracy"]), "which a user reports"

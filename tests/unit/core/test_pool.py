@@ -1,4 +1,4 @@
-"""Which validations start next, where, and how they end."""
+"""The pool starts validations in turn, within limits and resources, and ends each one once."""
 
 from __future__ import annotations
 
@@ -12,10 +12,6 @@ from tunekit.core.validation import Request
 FINE = {"accuracy": 0.5}
 
 
-def request(trial: str, iteration: int, **more) -> Request:
-    return Request(trial, iteration, **more)
-
-
 def names(attempts) -> list[str]:
     return [attempt.id for attempt in attempts]
 
@@ -27,133 +23,8 @@ def filled(*requests: Request, **settings) -> Pool:
     return pool
 
 
-def test_the_limit_holds_over_all_trials():
-    pool = filled(*(request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=3)
-    assert not pool.needs_capacity
-    assert len(pool.start(capacity=0, now=0.0)) == 3
-    assert pool.start(capacity=100, now=0.0) == []
-    pool.returned("a:0:1:1#1", FINE, {}, now=1.0)
-    assert len(pool.start(capacity=100, now=1.0)) == 1
-    assert pool.queued == 0
-
-
-def test_without_a_limit_as_many_as_resources_allow_and_at_least_one():
-    pool = filled(*(request("a", i) for i in range(1, 6)))
-    assert pool.needs_capacity
-    assert names(pool.start(capacity=0, now=0.0)) == ["a:0:1:1#1"]
-    assert pool.start(capacity=0, now=0.0) == []
-    assert names(pool.start(capacity=2, now=0.0)) == ["a:0:2:1#1", "a:0:3:1#1"]
-
-
-def test_trials_take_turns_and_within_a_trial_the_oldest_goes_first():
-    pool = filled(*(request("a", i) for i in (1, 2, 3)), request("b", 7), request("c", 9))
-    started = []
-    while pool.queued:
-        [attempt] = pool.start(capacity=1, now=0.0)
-        started.append(attempt.id)
-        pool.returned(attempt.id, FINE, {}, now=0.0)
-    assert started == ["a:0:1:1#1", "b:0:7:1#1", "c:0:9:1#1", "a:0:2:1#1", "a:0:3:1#1"]
-
-
-def test_a_trial_with_nothing_in_flight_goes_before_one_with_something():
-    pool = filled(request("b", 1), request("a", 1), max_in_flight=2)
-    assert names(pool.start(0, now=0.0)) == ["b:0:1:1#1", "a:0:1:1#1"]
-    pool.submit(request("b", 2), now=0.0)
-    pool.submit(request("a", 2), now=0.0)
-    pool.returned("a:0:1:1#1", FINE, {}, now=1.0)
-    # b was served longer ago, but one of it still runs.
-    assert names(pool.start(0, now=1.0)) == ["a:0:2:1#1"]
-
-
-def test_the_time_limit_counts_from_the_start_of_running():
-    pool = filled(request("a", 1, timeout_s=10.0))
-    [attempt] = pool.start(1, now=0.0)
-    assert pool.expire(now=1000.0) == ([], [])  # it waits for resources
-    pool.began(attempt.id, now=1000.0)
-    assert pool.expire(now=1009.9) == ([], [])
-    cancel, [outcome] = pool.expire(now=1010.0)
-    assert cancel == [attempt]
-    assert outcome.status == "timed_out"
-    assert outcome.reason == "ran longer than its limit of 10 s"
-    assert (outcome.waited_s, outcome.ran_s) == (1000.0, 10.0)
-    assert pool.idle
-
-
-@pytest.mark.parametrize("retries", [0, 1, 3])
-def test_failures_are_tried_again_and_then_recorded(retries):
-    pool = filled(request("a", 1), request("a", 2), max_retries=retries)
-    for number in range(1, retries + 2):
-        [attempt] = pool.start(0, now=0.0)
-        assert attempt.id == f"a:0:1:1#{number}"  # before the newer one
-        outcome = pool.failed(attempt.id, "raised ValueError: no", "trace", now=1.0)
-    assert outcome.status == "failed"
-    assert outcome.attempts == retries + 1
-    assert outcome.error == "trace"
-    assert outcome.reason.startswith("raised ValueError: no")
-    assert ("attempts" in outcome.reason) == (retries > 0)
-
-
-def test_a_timeout_is_tried_again_with_a_time_limit_of_its_own():
-    pool = filled(request("a", 1, timeout_s=5.0), max_retries=1)
-    [first] = pool.start(1, now=0.0)
-    pool.began(first.id, now=0.0)
-    assert pool.expire(now=5.0) == ([first], [])
-    [second] = pool.start(1, now=5.0)
-    pool.began(second.id, now=8.0)
-    assert pool.expire(now=12.0) == ([], [])
-    outcome = pool.returned(second.id, FINE, {}, now=12.5)
-    assert outcome.validated and outcome.attempts == 2
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        None,
-        0.5,
-        {},
-        {"accuracy": "x"},
-        {"accuracy": 0.5, "training_iteration": 3},
-    ],
-)
-def test_a_value_that_is_no_score_fails_without_a_retry(value):
-    pool = filled(request("a", 1), max_retries=5)
-    [attempt] = pool.start(1, now=0.0)
-    outcome = pool.returned(attempt.id, value, {"accuracy"}, now=1.0)
-    assert outcome.status == "failed"
-    assert outcome.metrics == {}
-    assert outcome.reason.startswith("returned ")
-
-
-def test_metrics_that_decide_nothing_may_be_anything():
-    pool = filled(request("a", 1))
-    [attempt] = pool.start(1, now=0.0)
-    value = {"accuracy": 0.5, "note": "fine", "confusion": [[1]], "f1": float("nan")}
-    outcome = pool.returned(attempt.id, value, {"accuracy"}, now=1.0)
-    assert outcome.validated
-    assert outcome.metrics is not value and outcome.metrics["note"] == "fine"
-
-
-def test_a_rerun_of_an_iteration_replaces_the_older_run():
-    pool = filled(request("a", 5))
-    [replaced] = pool.submit(request("a", 5, run=2), now=1.0)
-    assert replaced.key.run == 1 and "run again" in replaced.reason
-    assert [r.id for r in pool.pending()] == ["a:0:5:2"]
-
-
-def test_dropping_a_trial_ends_everything_of_it_and_nothing_else():
-    pool = filled(*(request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=2)
-    pool.start(0, now=0.0)
-    pool.began("a:0:1:1#1", now=1.0)
-    cancel, outcomes = pool.drop("a", "its trial failed", now=3.0)
-    assert names(cancel) == ["a:0:1:1#1"]
-    assert {o.id for o in outcomes} == {"a:0:1:1", "a:0:2:1"}
-    assert all(o.status == "skipped" and o.reason == "its trial failed" for o in outcomes)
-    assert {r.trial_id for r in pool.pending()} == {"b"}
-    assert pool.drop("unknown", "", now=0.0) == ([], [])
-
-
 def decoration(trial: str, iteration: int) -> Request:
-    return request(trial, iteration, used=False)
+    return Request(trial, iteration, used=False)
 
 
 def in_order(pool: Pool) -> list[str]:
@@ -165,14 +36,134 @@ def in_order(pool: Pool) -> list[str]:
     return started
 
 
-def test_what_decides_goes_first_with_older_ones_of_its_trial():
-    given = [decoration("a", 1), decoration("b", 1), decoration("b", 2), request("b", 3)]
+def test_max_in_flight_limits_the_attempts_of_all_trials_together():
+    pool = filled(*(Request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=3)
+    assert not pool.needs_capacity
+    assert len(pool.start(capacity=0, now=0.0)) == 3
+    assert pool.start(capacity=100, now=0.0) == []
+    pool.returned("a:0:1:1#1", FINE, {}, now=1.0)
+    assert len(pool.start(capacity=100, now=1.0)) == 1
+    assert pool.queued == 0
+
+
+def test_without_max_in_flight_pool_starts_as_many_as_resources_allow_and_at_least_one():
+    pool = filled(*(Request("a", i) for i in range(1, 6)))
+    assert pool.needs_capacity
+    assert names(pool.start(capacity=0, now=0.0)) == ["a:0:1:1#1"]
+    assert pool.start(capacity=0, now=0.0) == []
+    assert names(pool.start(capacity=2, now=0.0)) == ["a:0:2:1#1", "a:0:3:1#1"]
+
+
+def test_trials_take_turns_and_the_oldest_checkpoint_of_each_is_validated_first():
+    pool = filled(*(Request("a", i) for i in (1, 2, 3)), Request("b", 7), Request("c", 9))
+    assert in_order(pool) == ["a:0:1", "b:0:7", "c:0:9", "a:0:2", "a:0:3"]
+
+
+def test_trial_with_no_validation_in_flight_goes_before_one_with_some():
+    pool = filled(Request("b", 1), Request("a", 1), max_in_flight=2)
+    assert names(pool.start(0, now=0.0)) == ["b:0:1:1#1", "a:0:1:1#1"]
+    pool.submit(Request("b", 2), now=0.0)
+    pool.submit(Request("a", 2), now=0.0)
+    pool.returned("a:0:1:1#1", FINE, {}, now=1.0)
+    # b was served longer ago, but one of it still runs.
+    assert names(pool.start(0, now=1.0)) == ["a:0:2:1#1"]
+
+
+def test_validation_timeout_counts_from_the_start_of_running_not_from_the_request():
+    pool = filled(Request("a", 1, timeout_s=10.0))
+    [attempt] = pool.start(1, now=0.0)
+    assert pool.expire(now=1000.0) == ([], [])  # it waits for resources
+    pool.began(attempt.id, now=1000.0)
+    assert pool.expire(now=1009.9) == ([], [])
+    cancel, [outcome] = pool.expire(now=1010.0)
+    assert cancel == [attempt]
+    assert outcome.status == "timed_out"
+    assert "10 s" in outcome.reason
+    assert (outcome.waited_s, outcome.ran_s) == (1000.0, 10.0)
+    assert pool.idle
+
+
+@pytest.mark.parametrize("retries", [0, 1, 3])
+def test_failed_validation_is_retried_max_retries_times_and_then_recorded(retries):
+    pool = filled(Request("a", 1), Request("a", 2), max_retries=retries)
+    for number in range(1, retries + 2):
+        [attempt] = pool.start(0, now=0.0)
+        assert attempt.id == f"a:0:1:1#{number}"  # before the newer one
+        outcome = pool.failed(attempt.id, "raised ValueError: no", "trace", now=1.0)
+    assert outcome.status == "failed"
+    assert outcome.attempts == retries + 1
+    assert outcome.error == "trace"
+    assert outcome.reason.startswith("raised ValueError: no")
+    assert (str(retries + 1) in outcome.reason) == (retries > 0)
+
+
+def test_retry_of_a_timed_out_validation_has_its_full_time_limit():
+    pool = filled(Request("a", 1, timeout_s=5.0), max_retries=1)
+    [first] = pool.start(1, now=0.0)
+    pool.began(first.id, now=0.0)
+    assert pool.expire(now=5.0) == ([first], [])
+    [second] = pool.start(1, now=5.0)
+    pool.began(second.id, now=8.0)
+    assert pool.expire(now=12.0) == ([], [])
+    outcome = pool.returned(second.id, FINE, {}, now=12.5)
+    assert outcome.validated and outcome.attempts == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "named"),
+    [
+        (None, "NoneType"),
+        (0.5, "float"),
+        ({}, "dict"),
+        ({"accuracy": "x"}, "'accuracy'"),
+        ({"accuracy": 0.5, "training_iteration": 3}, "'training_iteration'"),
+    ],
+)
+def test_return_value_that_is_not_a_score_fails_its_validation_without_a_retry(value, named):
+    pool = filled(Request("a", 1), max_retries=5)
+    [attempt] = pool.start(1, now=0.0)
+    outcome = pool.returned(attempt.id, value, {"accuracy"}, now=1.0)
+    assert outcome.status == "failed"
+    assert outcome.metrics == {}
+    assert named in outcome.reason and pool.idle
+
+
+def test_validation_may_return_any_value_for_metrics_that_the_sweep_does_not_use():
+    pool = filled(Request("a", 1))
+    [attempt] = pool.start(1, now=0.0)
+    value = {"accuracy": 0.5, "note": "fine", "confusion": [[1]], "f1": float("nan")}
+    outcome = pool.returned(attempt.id, value, {"accuracy"}, now=1.0)
+    assert outcome.validated
+    assert outcome.metrics is not value and outcome.metrics["note"] == "fine"
+
+
+def test_queued_validation_is_skipped_once_its_iteration_is_run_again():
+    pool = filled(Request("a", 5))
+    [replaced] = pool.submit(Request("a", 5, run=2), now=1.0)
+    assert (replaced.key.run, replaced.status) == (1, "skipped") and "5" in replaced.reason
+    assert [r.id for r in pool.pending()] == ["a:0:5:2"]
+
+
+def test_dropping_a_trial_ends_all_of_its_validations_and_no_others():
+    pool = filled(*(Request(t, i) for t in "ab" for i in (1, 2)), max_in_flight=2)
+    pool.start(0, now=0.0)
+    pool.began("a:0:1:1#1", now=1.0)
+    cancel, outcomes = pool.drop("a", "its trial failed", now=3.0)
+    assert names(cancel) == ["a:0:1:1#1"]
+    assert {o.id for o in outcomes} == {"a:0:1:1", "a:0:2:1"}
+    assert all(o.status == "skipped" and o.reason == "its trial failed" for o in outcomes)
+    assert {r.trial_id for r in pool.pending()} == {"b"}
+    assert pool.drop("unknown", "", now=0.0) == ([], [])
+
+
+def test_validations_of_a_trial_with_a_pending_decision_start_first_oldest_first():
+    given = [decoration("a", 1), decoration("b", 1), decoration("b", 2), Request("b", 3)]
     assert in_order(filled(*given)) == ["b:0:1", "b:0:2", "b:0:3", "a:0:1"]
 
 
-def test_in_the_processes_of_trials_run_those_that_decide():
-    pool = filled(decoration("a", 1), request("b", 3), request("c", 1))
-    assert pool.start_in_trials("ax", each=False) == [], "its trial has to stand still"
+def test_trial_hosts_validations_only_if_one_decides_or_the_trial_waits_for_each():
+    pool = filled(decoration("a", 1), Request("b", 3), Request("c", 1))
+    assert pool.start_in_trials("ax", each=False) == [], "its trial has to wait"
     assert names(pool.start_in_trials("abc", each=False)) == [
         "b:0:3:1#1",
         "c:0:1:1#1",
@@ -183,8 +174,8 @@ def test_in_the_processes_of_trials_run_those_that_decide():
     assert [trial for trial in "abcx" if pool.runs_in(trial)] == ["a", "c"]
 
 
-def test_in_the_process_of_a_trial_older_ones_go_first_and_the_limit_holds():
-    pool = filled(decoration("b", 1), request("b", 3), request("c", 1), max_in_flight=1)
+def test_trials_host_their_oldest_validation_first_and_at_most_max_in_flight():
+    pool = filled(decoration("b", 1), Request("b", 3), Request("c", 1), max_in_flight=1)
     assert names(pool.start_in_trials("bc", each=False)) == ["b:0:1:1#1"]
     assert pool.start_in_trials("c", each=False) == []
 
@@ -193,30 +184,30 @@ def test_in_the_process_of_a_trial_older_ones_go_first_and_the_limit_holds():
     ("elsewhere", "hosted", "others_wait", "started"),
     [
         (0, 0, False, 3),
-        (2, 0, False, 3),  # nobody else could use the places
+        (2, 0, False, 3),  # no other trial could use the slots
         (0, 0, True, 3),
         (2, 0, True, 1),  # two of the three wait for one validation each
         (3, 0, True, 0),
-        (2, 2, True, 1),  # those in the processes of trials make nobody wait
+        (2, 2, True, 1),  # no trial waits for those in other trials' processes
     ],
 )
-def test_a_slot_that_another_trial_could_use_is_taken_only_by_trials_that_would_wait_long(
+def test_each_validation_elsewhere_spares_a_trial_from_hosting_if_its_slot_is_needed(
     elsewhere, hosted, others_wait, started
 ):
-    pool = filled(*(request(f"x{n}", 1) for n in range(elsewhere)))
+    pool = filled(*(Request(f"x{n}", 1) for n in range(elsewhere)))
     pool.start(elsewhere, now=0.0)
     for trial in [f"y{n}" for n in range(hosted)]:
-        pool.submit(request(trial, 1), now=0.0)
+        pool.submit(Request(trial, 1), now=0.0)
         assert pool.start_in_trials([trial], each=False)
     standing = [f"t{n}" for n in range(3)]
     for trial in standing:
-        pool.submit(request(trial, 1), now=0.0)
+        pool.submit(Request(trial, 1), now=0.0)
     found = pool.start_in_trials(standing, each=False, others_wait=others_wait)
     assert len(found) == started
 
 
-def test_validations_are_starved_until_anything_has_its_resources():
-    pool = filled(*(request("a", n) for n in range(1, 4)), max_in_flight=4)
+def test_validations_starve_for_as_long_as_none_has_resources():
+    pool = filled(*(Request("a", n) for n in range(1, 4)), max_in_flight=4)
     assert pool.starved_s(5.0) == 0
     first, *_ = pool.start(0, now=5.0)
     pool.set_unplaced(3, now=5.0)
@@ -224,7 +215,7 @@ def test_validations_are_starved_until_anything_has_its_resources():
     assert pool.starved_s(7.0) == 2.0
     pool.relieved(now=8.0)
     assert pool.starved_s(9.0) == 1.0
-    pool.submit(request("b", 1), now=9.0)
+    pool.submit(Request("b", 1), now=9.0)
     pool.start(0, now=9.0)
     assert pool.starved_s(9.0) == 1.0, "one more makes no difference"
     pool.set_unplaced(2, now=9.0)  # the process of one starts
@@ -241,23 +232,23 @@ def test_validations_are_starved_until_anything_has_its_resources():
     assert pool.starved_s(26.0) == 0
 
 
-def test_a_slot_is_needed_for_what_decides_unless_the_limit_keeps_it_waiting():
+def test_deciding_validation_needs_a_slot_unless_held_back_by_max_in_flight():
     assert not filled(decoration("a", 1)).needs_slot
-    pool = filled(request("a", 1), request("b", 1))
+    pool = filled(Request("a", 1), Request("b", 1))
     assert pool.needs_slot
-    limited = filled(request("a", 1), request("b", 1), max_in_flight=1)
+    limited = filled(Request("a", 1), Request("b", 1), max_in_flight=1)
     limited.start(capacity=0, now=0.0)
     assert not limited.needs_slot
     limited.set_unplaced(1, now=0.0)  # the one that was started waits for resources
     assert limited.needs_slot
 
 
-def test_a_trial_waits_for_what_decides_as_long_as_validations_usually_take():
-    pool = filled(request("a", 1), request("a", 2, used=False), request("b", 1, used=False))
+def test_expected_wait_of_a_trial_is_the_typical_rest_of_its_deciding_validations():
+    pool = filled(Request("a", 1), Request("a", 2, used=False), Request("b", 1, used=False))
     assert pool.wait_s("a", now=0.0) is None, "none has ended yet"
     pool.durations.runs.extend([2.0, 6.0, 90.0])
     assert pool.wait_s("a", now=0.0) == 6.0
-    assert pool.wait_s("b", now=0.0) is None, "the scheduler will not look at it"
+    assert pool.wait_s("b", now=0.0) is None, "the scheduler will not use it"
     for attempt in pool.start(capacity=3, now=1.0):
         pool.began(attempt.id, now=1.0)
     assert pool.wait_s("a", now=5.0) == 2.0
@@ -268,17 +259,17 @@ def test_a_trial_waits_for_what_decides_as_long_as_validations_usually_take():
 # How long trials take to start and to train -----------------------------------------------------
 
 
-def test_what_a_trial_left_undone_is_not_measured():
+def test_trial_start_is_measured_only_from_its_begin_to_the_first_report():
     starts = StartTimes()
     starts.begins("a", 0.0)
     starts.ends("a")  # it failed, and starts again
     starts.begins("a", 50.0)
     starts.reported("a", 54.0)
-    starts.reported("a", 90.0)  # nobody saw it begin
+    starts.reported("a", 90.0)  # its start was not seen
     assert starts.typical_s == 4.0
 
 
-def test_the_newest_starts_count_and_none_is_below_zero():
+def test_typical_start_time_follows_the_newest_starts_and_is_never_negative():
     starts = StartTimes()
     for n in range(20):
         starts.begins("a", 0.0)
@@ -289,7 +280,7 @@ def test_the_newest_starts_count_and_none_is_below_zero():
     assert starts.typical_s == 0.0
 
 
-# What fits beside what, and what waits ----------------------------------------------------------
+# What fits alongside what, and what waits --------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -301,14 +292,16 @@ def test_the_newest_starts_count_and_none_is_below_zero():
         ({"CPU": 4, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, False),  # side by side
         ({"CPU": 4, "GPU": 1}, {"GPU": 0.3}, {"GPU": 0.7}, False),
         ({"CPU": 4, "GPU": 1}, {"GPU": 0.6}, {"GPU": 0.5}, True),
-        ({"CPU": 8}, {"CPU": 4}, {"CPU": 5}, True),  # two trials fit, and have to wait both
+        ({"CPU": 8}, {"CPU": 4}, {"CPU": 5}, True),  # two trials fit, and both have to wait
         ({"CPU": 1}, {"CPU": 2}, {"CPU": 1}, False),  # none fits, or not yet
         ({"CPU": 1}, {"CPU": 1}, {"CPU": 1, "GPU": 1}, False),
         ({"CPU": 1}, {"CPU": 1}, {"CPU": 0}, False),
         ({"CPU": 4, "fast": 1}, {"CPU": 1, "fast": 1}, {"CPU": 1, "fast": 1}, True),
     ],
 )
-def test_what_can_only_run_one_after_the_other(cluster, trial, validation, exclusive):
+def test_trial_and_validation_are_exclusive_if_the_cluster_fits_each_but_not_both(
+    cluster, trial, validation, exclusive
+):
     found = shares(cluster, trial, validation, most=1)
     assert found.exclusive is exclusive
     assert not (exclusive and found.alongside)
@@ -319,12 +312,14 @@ def test_what_can_only_run_one_after_the_other(cluster, trial, validation, exclu
     [
         ({"CPU": 8}, {"CPU": 1}, {"CPU": 2}, 1, (6, 1)),
         ({"CPU": 8}, {"CPU": 2}, {"CPU": 1}, 3, (2, 3)),
-        ({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, 4, (1, 1)),  # one has to do
+        ({"CPU": 2}, {"CPU": 1}, {"CPU": 1}, 4, (1, 1)),  # one must be enough
         ({"CPU": 8, "GPU": 1}, {"GPU": 1}, {"CPU": 1}, 1, (None, 0)),  # nothing is shared
         ({"CPU": 1}, {"CPU": 1}, {"CPU": 1}, 1, (None, 0)),
     ],
 )
-def test_trials_leave_room_for_validations(cluster, trial, validation, most, left):
+def test_number_of_trials_leaves_room_for_validations_on_the_same_resources(
+    cluster, trial, validation, most, left
+):
     found = shares(cluster, trial, validation, most=most)
     assert (found.alongside, found.validations) == left
 
@@ -343,5 +338,7 @@ def test_trials_leave_room_for_validations(cluster, trial, validation, most, lef
         ({"CPU": 1.0}, {"CPU": 1, "validation": 1}, False),
     ],
 )
-def test_who_waits_for_what(shape, need, wants):
+def test_pending_demand_of_ray_matches_a_validation_if_their_resources_are_equal(
+    shape, need, wants
+):
     assert matching([(shape, 3), ({"other": 1.0}, 5)], need) == (3 if wants else 0)

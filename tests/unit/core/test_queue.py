@@ -1,4 +1,4 @@
-"""A trial's reports until Tune gets them, and what the trial does meanwhile."""
+"""Tune gets each report of a trial once, in order and complete, unless it was dropped."""
 
 from __future__ import annotations
 
@@ -28,6 +28,12 @@ def scoring(iteration: int, at: float | None = None) -> Report:
     return one
 
 
+def undecided() -> Report:
+    one = saving(1, wants=Wants.SCORE_IF_LAST)
+    one.saved("c")
+    return one
+
+
 #: What may happen to a report, by the name of the fact.
 FACTS: dict[str, Callable[[Report], None]] = {
     "saved": lambda one: one.saved("c"),
@@ -50,13 +56,13 @@ def in_each_state() -> list[Report]:
 
 
 @pytest.mark.parametrize("fact", FACTS)
-def test_a_move_that_is_not_in_the_table_is_refused(fact):
+def test_report_refuses_every_move_that_its_table_lacks_for_its_stage(fact):
     assert {one.stage for one in in_each_state()} == {*Stage}
     for one in in_each_state():
         former = one.stage
         waits = fact in ("continued", "ended") and former is not Stage.OPEN
         if waits and (former is Stage.SAVING or fact == "continued"):
-            FACTS[fact](one)  # it is seen later, or says nothing new
+            FACTS[fact](one)  # it is applied later, or changes nothing
             assert one.stage is former
         elif (former, fact) in MOVES:
             FACTS[fact](one)
@@ -67,17 +73,16 @@ def test_a_move_that_is_not_in_the_table_is_refused(fact):
             assert one.stage is former
 
 
-def test_whether_a_report_is_validated_may_depend_on_what_follows():
-    def saved(is_open: Report) -> Report:
-        is_open.saved("c")
-        return is_open
-
-    open_, first, last = (saving(n, wants=Wants.SCORE_IF_LAST) for n in (1, 2, 3))
-    assert saved(open_).stage is Stage.OPEN
+def test_report_to_score_if_last_is_scored_at_the_trials_end_and_else_ready():
+    first, last = (saving(n, wants=Wants.SCORE_IF_LAST) for n in (2, 3))
+    assert undecided().stage is Stage.OPEN
     first.continued()  # before it is saved
-    assert saved(first).stage is Stage.READY
+    first.saved("c")
+    assert first.stage is Stage.READY
     last.ended(validates=True, saves=True)
-    assert last.stage is Stage.SAVING and saved(last).stage is Stage.SCORING
+    assert last.stage is Stage.SAVING
+    last.saved("c")
+    assert last.stage is Stage.SCORING
     for validates, saves, then in [
         (True, True, Stage.SAVING),
         (False, True, Stage.SAVING),
@@ -89,7 +94,7 @@ def test_whether_a_report_is_validated_may_depend_on_what_follows():
 
 
 class ReportsOfATrial(RuleBasedStateMachine):
-    """Whatever happens, Tune gets each report once, in order and complete, or it was dropped."""
+    """A trial that reports, saves, fails and returns in any order."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,10 +165,10 @@ class ReportsOfATrial(RuleBasedStateMachine):
             assert one.wants is not Wants.SCORE_IF_LAST or self.queue.over, "only the newest"
 
 
-TestReportsOfATrial = ReportsOfATrial.TestCase
+TestEachReportReachesTuneOnceInOrderOrIsDropped = ReportsOfATrial.TestCase
 
 
-def test_a_failure_waits_for_the_scores_of_earlier_reports():
+def test_trial_failure_leaves_the_queue_only_after_the_scores_of_earlier_reports():
     first, unsaved = scoring(1), saving(2)
     queue = Queue([first, unsaved])
     assert queue.fail("it has failed", restarts=True) == [unsaved], "its checkpoint is lost"
@@ -172,18 +177,12 @@ def test_a_failure_waits_for_the_scores_of_earlier_reports():
     assert [queue.take(), queue.take().failure, queue.take()] == [first, "it has failed", None]
 
 
-def test_a_trial_that_restarts_has_not_ended_and_one_that_does_not_keeps_its_reports():
-    def is_open() -> Report:
-        one = saving(1, wants=Wants.SCORE_IF_LAST)
-        one.saved("c")
-        return one
-
-    again = Queue([is_open()])
+def test_last_saved_report_of_a_failed_trial_stays_open_unless_the_trial_restarts():
+    again = Queue([undecided()])
     assert again.fail("it has failed", restarts=True) == [] and again.take().iteration == 1
-    ended = Queue([is_open(), saving(2)])
+    ended = Queue([undecided(), saving(2)])
     assert ended.fail("it has failed", restarts=False) == []
-    states = [Stage.OPEN, Stage.READY, Stage.READY]
-    assert [one.stage for one in ended] == states, "is the first validated?"
+    assert [one.stage for one in ended] == [Stage.OPEN, Stage.READY, Stage.READY]
 
 
 WAIT, CONTINUE, AUTO = Circumstances("wait"), Circumstances("continue"), Circumstances()
@@ -218,5 +217,7 @@ OTHERS = Circumstances(others_wait=True)
         ([], WAIT, {"process": Process.LEAVES}, Next.RELEASE),
     ],
 )
-def test_what_a_trial_does_next(reports, now, known, what):
+def test_trial_trains_waits_or_releases_its_slot_as_its_queue_and_settings_require(
+    reports, now, known, what
+):
     assert what_next(Queue(reports), now, **known) is what

@@ -1,3 +1,5 @@
+"""A checkpoint that is leased or newest stays; of the others, the best num_to_keep do."""
+
 from __future__ import annotations
 
 import pytest
@@ -17,14 +19,14 @@ from tunekit.core.retention import (
 
 
 def left(scores, num_to_keep, needed=()):
-    """Which checkpoints stay, by their numbers, from the worst to the best one."""
+    """Return the numbers of the checkpoints that stay, from the worst to the best."""
     ranked = sorted(range(len(scores)), key=lambda n: rank(scores[n]))
     newest = f"c{len(scores) - 1}" if scores else None
     doomed = surplus([f"c{n}" for n in ranked], newest, num_to_keep, {f"c{n}" for n in needed})
     return [n for n in ranked if f"c{n}" not in doomed]
 
 
-def test_the_best_and_the_newest_stay_and_unvalidated_ones_rank_below_validated_ones():
+def test_surplus_keeps_best_and_newest_checkpoints_and_ranks_unscored_ones_below_scored():
     scores = [0.1, None, float("nan"), 0.05, None]
     assert left(scores, None) == [1, 2, 4, 3, 0], "no limit deletes nothing"
     assert left(scores, 2) == [4, 3, 0], "the best, the newest unvalidated one, and the newest"
@@ -35,7 +37,7 @@ scores = st.one_of(st.none(), st.floats(allow_nan=True))
 
 
 @given(st.lists(st.tuples(scores, st.booleans()), max_size=15), st.integers(1, 4))
-def test_what_is_leased_or_newest_stays_and_the_rest_is_within_the_limit(drawn, k):
+def test_leased_and_newest_checkpoints_stay_and_num_to_keep_limits_the_others(drawn, k):
     needed = {n for n, (_, leased) in enumerate(drawn) if leased}
     kept = left([score for score, _ in drawn], k, needed)
     assert needed <= {*kept}
@@ -43,7 +45,7 @@ def test_what_is_leased_or_newest_stays_and_the_rest_is_within_the_limit(drawn, 
     assert min(k, len(drawn)) <= len(kept) <= k + len(needed) + 1
 
 
-def test_a_holder_that_takes_another_checkpoint_releases_the_first_one():
+def test_holder_that_leases_another_checkpoint_releases_its_first():
     leases, scored = Leases(), scheduler_holder("a")
     leases.acquire(scored, "x", "a")
     leases.acquire(scored, "x", "a")
@@ -52,8 +54,8 @@ def test_a_holder_that_takes_another_checkpoint_releases_the_first_one():
     assert (list(leases), leases.pop_touched()) == (["y"], ["a"])
 
 
-@pytest.mark.parametrize("clone", [None, "b"], ids=["nobody", "the clone"])
-def test_a_released_checkpoint_belongs_to_the_trial_that_saved_it(clone):
+@pytest.mark.parametrize("clone", [None, "b"], ids=["owner unknown", "owned by the clone"])
+def test_checkpoint_released_by_its_last_holder_is_pruned_with_those_of_its_own_trial(clone):
     leases = Leases()
     leases.acquire(scheduler_holder("a"), "x", "a")
     leases.acquire(clone_holder("b", 1), "x", clone)
@@ -65,14 +67,16 @@ def test_a_released_checkpoint_belongs_to_the_trial_that_saved_it(clone):
 
 
 @given(st.text(min_size=1, max_size=20), st.text("0123456789abcdef", min_size=8, max_size=8))
-def test_each_report_of_each_run_names_its_checkpoint_differently(given_name, run):
+def test_checkpoint_name_is_unique_for_each_report_of_each_run_and_keeps_its_own_prefix(
+    given_name, run
+):
     other = "0" * 8 if run != "0" * 8 else "1" * 8
     names = [unique_name(given_name, one, report) for one in (run, other) for report in (1, 2)]
     assert len(set(names)) == 4 and not any("/" in name for name in names)
     assert all(name.startswith(given_name.replace("/", "-")) for name in names)
 
 
-def test_leftovers_of_a_run_are_found_whatever_the_loop_has_called_them():
+def test_unregistered_checkpoints_of_a_run_are_found_under_any_name_of_the_users():
     own = [unique_name(name, "1a2b3c4d", 3) for name in ("epoch-9", "checkpoint_2026-01-01", "x")]
     others = ["epoch-9", "plots-deadbeef", "result.json", unique_name("epoch-9", "ffffffff", 3)]
     assert uploads_of("1a2b3c4d", [*own, *others]) == own

@@ -1,4 +1,4 @@
-"""Facts about reports in any order that a sweep can bring, and what follows from them."""
+"""Each report is processed with its own score, in whatever order facts arrive."""
 
 from __future__ import annotations
 
@@ -234,24 +234,33 @@ class FactsOfEachCheckpoint(Facts):
     when = 1
 
 
-TestFacts = Facts.TestCase
-TestFactsOfEachCheckpoint = FactsOfEachCheckpoint.TestCase
-TestFacts.settings = TestFactsOfEachCheckpoint.settings = settings(
+TestReportsGetTheirOwnScoresInAnyOrderOfFactsIfDecisionsAreValidated = Facts.TestCase
+TestReportsGetTheirOwnScoresInAnyOrderOfFactsIfEachCheckpointIsValidated = (
+    FactsOfEachCheckpoint.TestCase
+)
+Facts.TestCase.settings = FactsOfEachCheckpoint.TestCase.settings = settings(
     max_examples=100 * SCHEDULES, stateful_step_count=30
 )
 
 
 def report(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Command]:
-    commands = sweep.reported(trial_id, {"training_iteration": iteration}, About(**about))
+    return apply(sweep, sweep.reported(trial_id, {"training_iteration": iteration}, About(**about)))
+
+
+def apply(sweep: Sweep, commands: list[Command]) -> list[Command]:
     for command in commands:
         if isinstance(command, Record):
             sweep.state.apply(command.event)
     return commands
 
 
+def made(when: str | int = 1) -> Sweep:
+    return Sweep(Rules(when=when), SweepState(required=frozenset({"accuracy"})))
+
+
 @pytest.mark.parametrize("when", ["auto", "decisions", 1])
-def test_what_is_recorded_precedes_what_follows_from_it(when):
-    sweep = Sweep(Rules(when=when), SweepState(required=frozenset({"accuracy"})))
+def test_sweep_records_each_fact_before_the_commands_that_follow_from_it(when):
+    sweep = made(when)
     *_, save = report(sweep, "a", 1, point=1.0, saves=True)
     assert isinstance(save, Save)
     saved, validate, _ = sweep.saved("a", save.report, "c", path="c")
@@ -261,25 +270,18 @@ def test_what_is_recorded_precedes_what_follows_from_it(when):
     assert isinstance(first, Record)
 
 
-def test_a_trial_that_was_stopped_while_it_was_saved_is_not_validated():
-    sweep = Sweep(Rules(when=1), SweepState())
+def test_checkpoint_of_a_trial_stopped_during_its_save_is_deleted_not_validated():
+    sweep = made()
     *_, save = report(sweep, "a", 1, saves=True)
     assert sweep.dropped("a") == []
     assert sweep.saved("a", save.report, "c", path="c") == [Delete("c")]
 
 
 def saved(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Command]:
-    """What follows when a report has come, and its checkpoint is saved."""
+    """Return the commands that follow once a report has arrived and its checkpoint is saved."""
     *_, save = report(sweep, trial_id, iteration, saves=True, **about)
     path = f"{trial_id}/{iteration}"
     return apply(sweep, sweep.saved(trial_id, save.report, path, path=path))
-
-
-def apply(sweep: Sweep, commands: list[Command]) -> list[Command]:
-    for command in commands:
-        if isinstance(command, Record):
-            sweep.state.apply(command.event)
-    return commands
 
 
 def of(kind: type, commands: list[Command]) -> list[Any]:
@@ -291,11 +293,7 @@ def score(sweep: Sweep, name: str, value: float) -> list[Command]:
     return apply(sweep, sweep.ended(ValidationEnded(id=name, status="validated", metrics=metrics)))
 
 
-def made(when: str | int = 1) -> Sweep:
-    return Sweep(Rules(when=when), SweepState(required=frozenset({"accuracy"})))
-
-
-def test_no_report_is_given_while_its_trial_is_saved():
+def test_sweep_gives_no_report_of_a_trial_while_a_newer_checkpoint_is_saved():
     sweep = made("decisions")
     [validate] = of(Validate, saved(sweep, "a", 1, point=1.0))
     *_, save = report(sweep, "a", 2, saves=True)
@@ -306,7 +304,7 @@ def test_no_report_is_given_while_its_trial_is_saved():
     assert sweep.next_report("a", trains=True).iteration == 1
 
 
-def test_a_decision_cancels_what_it_makes_void():
+def test_stop_decision_cancels_later_validations_and_deletes_later_checkpoints():
     sweep = made()
     [first] = of(Validate, saved(sweep, "a", 1))
     saved(sweep, "a", 2)
@@ -319,7 +317,7 @@ def test_a_decision_cancels_what_it_makes_void():
     assert sweep.dropped("a") == [Delete("a/2"), Cancel("a")]
 
 
-def test_trials_are_given_their_results_in_the_order_of_their_scores():
+def test_trials_get_their_results_in_the_order_in_which_scores_arrive():
     sweep = made()
     names = {trial: of(Validate, saved(sweep, trial, 1))[0].request.id for trial in "abc"}
     for trial in "cab":
@@ -327,30 +325,19 @@ def test_trials_are_given_their_results_in_the_order_of_their_scores():
     assert [one.trial_id for one in sweep.flow()] == ["c", "a", "b"]
 
 
-def test_the_last_checkpoint_of_a_trial_is_validated_once_it_is_known_to_be_the_last():
-    sweep = made("decisions")
-    assert not of(Validate, saved(sweep, "a", 1)) and not of(Validate, saved(sweep, "a", 2))
-    [validate] = of(Validate, sweep.returned("a", {}))
-    assert validate.request.iteration == 2
-    sweep = made("decisions")
-    saved(sweep, "a", 1)
-    assert of(Validate, sweep.failed("a", "it has failed", restarts=False))
-    sweep = made("decisions")
-    saved(sweep, "a", 1)
-    assert not of(Validate, sweep.failed("a", "it has failed", restarts=True))
+def test_last_checkpoint_is_validated_once_its_trial_returns_or_fails_for_good():
+    for ends, validated in [
+        (lambda sweep: sweep.returned("a", {}), [2]),
+        (lambda sweep: sweep.failed("a", "it has failed", restarts=False), [2]),
+        (lambda sweep: sweep.failed("a", "it has failed", restarts=True), []),
+    ]:
+        sweep = made("decisions")
+        assert not of(Validate, [*saved(sweep, "a", 1), *saved(sweep, "a", 2)])
+        found = of(Validate, ends(sweep))
+        assert [one.request.iteration for one in found] == validated
 
 
-def test_a_trial_is_given_its_failure_after_its_scores():
-    sweep = made()
-    [validate] = of(Validate, saved(sweep, "a", 1))
-    sweep.failed("a", "it has failed", restarts=False)
-    assert sweep.next_report("a", trains=True) is None
-    score(sweep, validate.request.id, 0.5)
-    assert sweep.next_report("a", trains=True).iteration == 1
-    assert sweep.next_report("a", trains=True).failure == "it has failed"
-
-
-def test_a_validation_that_an_earlier_session_left_is_waited_for():
+def test_validation_recorded_by_an_earlier_session_is_started_without_a_new_record():
     sweep = made()
     one = Report({"training_iteration": 1}, iteration=1, checkpoint="c", path="c")
     sweep.queues["a"] = Queue([one])
@@ -361,7 +348,7 @@ def test_a_validation_that_an_earlier_session_left_is_waited_for():
     assert isinstance(recorded, Record)
 
 
-def test_failures_hold_results_until_the_function_is_known_to_work():
+def test_failed_validation_holds_its_report_back_until_another_validation_succeeds():
     sweep = made()
     names = [of(Validate, saved(sweep, trial, 1))[0].request.id for trial in "ab"]
     failed = ValidationEnded(id=names[0], status="failed", reason="raised KeyError: 'x'")

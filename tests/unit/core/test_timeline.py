@@ -1,4 +1,4 @@
-"""Replaying a journal: cases that rarely occur in whole sweeps."""
+"""The history that readers show is what Tune has processed, however trials fail or go back."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from tunekit.core.report import Report, Stage, Wants
 from tunekit.core.timeline import Timeline
 
 
-def told(
+def replay(
     *events: Event,
     metric: str = "accuracy",
     sessions: Sequence[dict[str, Any]] = (),
@@ -44,7 +44,7 @@ def added() -> Event:
 
 
 def scored(iteration: int, at: float, accuracy: float) -> list[Event]:
-    """A report whose validation has ended, and that Tune has not processed."""
+    """Return the events of a report whose validation has ended and that Tune has not processed."""
     return [
         reported(iteration, at),
         saved(iteration, at, validates=True),
@@ -62,33 +62,33 @@ def validated(
 
 
 @pytest.mark.parametrize(("mode", "scores", "at"), [("max", (1, 3, 3), 2), ("min", (2, 1, 1), 2)])
-def test_of_equally_good_checkpoints_the_first_is_the_best(mode, scores, at):
+def test_best_of_equal_scores_is_the_first(mode, scores, at):
     lines = [line for n, score in enumerate(scores, 1) for line in validated(n, n, score)]
-    best = told(added(), *lines).score("a", "accuracy", mode)
+    best = replay(added(), *lines).score("a", "accuracy", mode)
     assert best is not None and best.iteration == at
 
 
-def test_after_a_kill_only_reports_with_checkpoints_wait():
+def test_only_reports_with_checkpoints_are_unprocessed_after_a_kill():
     lines = [added(), reported(1, 1.0), saved(1, 1.0), reported(2, 2.0), reported(3, 3.0)]
     for sessions, unprocessed in ([{"n": 0}], 3), ([{"n": 0}, {"n": 6}], 1):
-        assert told(*lines, sessions=sessions).trials["a"].unprocessed == unprocessed
+        assert replay(*lines, sessions=sessions).trials["a"].unprocessed == unprocessed
 
 
-def test_each_checkpoint_of_a_followed_folder_is_a_result():
+def test_each_checkpoint_of_a_followed_folder_is_a_processed_row():
     first = [reported(1, 1.0), saved(1, 1.0), requested(1, 1.0), ended(1, 1.5, 0.5)]
     lines = [added(), *first, reported(2, 2.0), saved(2, 2.0)]
-    timeline = told(*lines, sessions=[{"n": 0, "followed": "/run"}])
+    timeline = replay(*lines, sessions=[{"n": 0, "followed": "/run"}])
     assert (timeline.trials["a"].iteration, timeline.trials["a"].unprocessed) == (2, 0)
     assert [row.get("accuracy") for row in timeline.rows("a")] == [0.5, None]
 
 
-def spans(chronicle: Timeline, kind: str) -> list[tuple[float, float]]:
-    return [(span.begin, span.end) for span in chronicle.spans() if span.kind == kind]
+def spans(timeline: Timeline, kind: str) -> list[tuple[float, float]]:
+    return [(span.begin, span.end) for span in timeline.spans() if span.kind == kind]
 
 
-def test_a_function_that_was_held_has_not_trained_meanwhile():
-    """Tune's time of its next iteration includes how long it was held."""
-    chronicle = told(
+def test_time_that_a_trial_waits_is_not_counted_as_training():
+    """Tune includes the wait in the time of the next iteration."""
+    timeline = replay(
         added(),
         reported(1, 2.0, took=2.0),
         event("waited", 6.0, seconds=4.0),
@@ -96,53 +96,44 @@ def test_a_function_that_was_held_has_not_trained_meanwhile():
         reported(3, 9.0, took=5.0),
         reported(4, 12.0, took=float("nan")),
     )
-    assert spans(chronicle, "waiting") == [(2.0, 6.0)]
-    assert spans(chronicle, "training") == [(0.0, 2.0), (6.0, 7.0), (7.0, 9.0), (12.0, 12.0)]
-    assert chronicle.trials["a"].trained_s == 5.0
+    assert spans(timeline, "waiting") == [(2.0, 6.0)]
+    assert spans(timeline, "training") == [(0.0, 2.0), (6.0, 7.0), (7.0, 9.0), (12.0, 12.0)]
+    assert timeline.trials["a"].trained_s == 5.0
 
 
 def of_validation(kind: str, at: float, attempt: int = 1, **known: Any) -> Event:
     return event(kind, at, id="a:0:1:1", attempt=attempt, **known)
 
 
+STARTED, BEGAN = of_validation("attempt_started", 1.0), of_validation("attempt_began", 2.0)
+RETRIED = [
+    of_validation("attempt_started", 5.0, attempt=2),
+    of_validation("attempt_began", 6.0, attempt=2),
+    ended(1, 9.0, 0.5),
+]
+BEGUN = [added(), reported(1, 1.0), requested(1, 1.0), STARTED, BEGAN]
+
+
 @pytest.mark.parametrize(
     ("lines", "status", "waited", "ran"),
     [
         ([], "queued", [(1.0, 9.0)], []),
-        ([of_validation("attempt_started", 2.0)], "starting", [(1.0, 9.0)], []),
-        (
-            [of_validation("attempt_started", 2.0), of_validation("attempt_began", 4.0)],
-            "running",
-            [(1.0, 4.0)],
-            [(4.0, 9.0)],
-        ),
+        ([STARTED], "starting", [(1.0, 9.0)], []),
+        ([STARTED, BEGAN], "running", [(1.0, 2.0)], [(2.0, 9.0)]),
+        ([STARTED, BEGAN, *RETRIED], "validated", [(1.0, 6.0)], [(6.0, 9.0)]),
     ],
+    ids=["queued", "starting", "running", "retried"],
 )
-def test_validations_that_have_not_ended_last_until_now(lines, status, waited, ran):
-    chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), *lines, reported(2, 9.0))
-    assert chronicle.validations[0]["status"] == status
-    assert (spans(chronicle, "requested"), spans(chronicle, "validating")) == (waited, ran)
+def test_validation_waits_until_its_newest_attempt_runs_and_then_runs_until_the_end(
+    lines, status, waited, ran
+):
+    timeline = replay(added(), reported(1, 1.0), requested(1, 1.0), *lines, reported(2, 9.0))
+    [row] = timeline.validations
+    assert (row["status"], row["ran_from"]) == (status, ran[0][0] if ran else None)
+    assert (spans(timeline, "requested"), spans(timeline, "validating")) == (waited, ran)
 
 
-BEGUN = [
-    *(added(), reported(1, 1.0), requested(1, 1.0)),
-    *(of_validation("attempt_started", 1.0), of_validation("attempt_began", 2.0)),
-]
-
-
-def test_a_validation_that_was_tried_again_waits_until_its_last_attempt():
-    chronicle = told(
-        *BEGUN,
-        of_validation("attempt_started", 5.0, attempt=2),
-        of_validation("attempt_began", 6.0, attempt=2),
-        ended(1, 9.0, 0.5),
-    )
-    assert spans(chronicle, "requested") == [(1.0, 6.0)]
-    assert spans(chronicle, "validating") == [(6.0, 9.0)]
-    assert chronicle.validations[0]["ran_from"] == 6.0
-
-
-def test_what_ran_when_the_driver_was_killed_waits_again():
+def test_validation_that_ran_when_its_driver_was_killed_is_queued_after_the_restore():
     lines = [
         *BEGUN,
         reported(2, 3.0),
@@ -150,32 +141,34 @@ def test_what_ran_when_the_driver_was_killed_waits_again():
         of_validation("attempt_began", 61.0),
     ]
     sessions = [{"n": 0}, {"n": 6}]
-    assert told(*lines[:6], sessions=sessions[:1]).validations[0]["status"] == "running"
-    restored = told(*lines[:6], sessions=sessions)
+    assert replay(*lines[:6], sessions=sessions[:1]).validations[0]["status"] == "running"
+    restored = replay(*lines[:6], sessions=sessions)
     assert restored.validations[0]["status"] == "queued"
     assert spans(restored, "validating") == []
-    again = told(*lines, sessions=sessions)
+    again = replay(*lines, sessions=sessions)
     assert again.validations[0]["status"] == "running"
     assert spans(again, "requested") == [(1.0, 61.0)]
 
 
-@pytest.mark.parametrize("last", [event("trial_errored", 4.0), reported(2, 4.0)])
-def test_a_trial_that_failed_or_has_not_ended_was_not_stopped(last):
-    trial = told(added(), *validated(1, 1.0, 0.5, "STOP"), last).trials["a"]
+@pytest.mark.parametrize(
+    "last", [event("trial_errored", 4.0), reported(2, 4.0)], ids=["failed", "reported"]
+)
+def test_trial_is_not_shown_as_stopped_after_a_failure_or_a_later_report(last):
+    trial = replay(added(), *validated(1, 1.0, 0.5, "STOP"), last).trials["a"]
     assert not trial.stopped and trial.shown_status == trial.status
 
 
-def test_an_attempt_that_begins_at_once_is_a_single_line():
+def test_attempt_without_a_start_line_is_dated_by_its_begin_line():
     began = of_validation("attempt_began", 2.0, attempt=2, after_s=0.5)
-    chronicle = told(added(), reported(1, 0.0), saved(1, 1.0, validates=True), began)
-    [row] = chronicle.validations
+    timeline = replay(added(), reported(1, 0.0), saved(1, 1.0, validates=True), began)
+    [row] = timeline.validations
     assert (row["status"], row["attempts"]) == ("running", 2)
     assert (row["requested"], row["started"], row["ran_from"]) == (1.0, 1.5, 2.0)
 
 
-def test_a_request_that_is_made_again_after_a_kill_is_the_same_one():
-    chronicle = told(added(), reported(1, 1.0), requested(1, 1.0), requested(1, 30.0))
-    assert [row["requested"] for row in chronicle.validations] == [1.0]
+def test_validation_requested_again_after_a_kill_keeps_its_first_request_time():
+    timeline = replay(added(), reported(1, 1.0), requested(1, 1.0), requested(1, 30.0))
+    assert [row["requested"] for row in timeline.validations] == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -195,29 +188,29 @@ def test_a_request_that_is_made_again_after_a_kill_is_the_same_one():
         ),
     ],
 )
-def test_what_becomes_of_a_trial(lines, status, failures):
-    story = told(added(), *lines).trials["a"]
-    assert (story.status, story.failures) == (status, failures)
-    assert (story.ended is not None) == (status in ("error", "terminated"))
+def test_trial_status_and_failure_count_follow_from_its_events(lines, status, failures):
+    trial = replay(added(), *lines).trials["a"]
+    assert (trial.status, trial.failures) == (status, failures)
+    assert (trial.ended is not None) == (status in ("error", "terminated"))
 
 
-def test_the_end_of_a_session_is_not_the_end_if_another_begins():
+def test_sweep_has_ended_only_if_no_event_follows_the_end_of_its_session():
     finished = event("session_closed", 1.0, finished=True)
-    assert told(finished).end == "finished"
-    assert told(event("session_closed", 1.0, finished=False)).end == "interrupted"
-    assert told(finished, reported(1, 2.0)).end is None
+    assert replay(finished).end == "finished"
+    assert replay(event("session_closed", 1.0, finished=False)).end == "interrupted"
+    assert replay(finished, reported(1, 2.0)).end is None
 
 
-def test_each_generation_has_the_hyperparameters_that_it_was_trained_with():
+def test_each_generation_of_a_trial_keeps_its_own_hyperparameters():
     """Those before the first exploit may not be those that the trial was added with."""
     donor = {"donor_id": "b", "donor_generation": 0, "iteration": 2, "checkpoint": "./b/c2"}
     configs = {"old_config": {"lr": 2}, "donor_config": {"lr": 5}, "config": {"lr": 6}}
-    chronicle = told(
+    timeline = replay(
         added(),
         reported(2, 1.0),
         event("exploited", 2.0, generation=1, reached=2, **donor, **configs),
     )
-    assert [chronicle.config_of("a", n)["lr"] for n in (0, 1, None)] == [2, 6, 6]
+    assert [timeline.config_of("a", n)["lr"] for n in (0, 1, None)] == [2, 6, 6]
 
 
 @pytest.mark.parametrize(
@@ -229,8 +222,8 @@ def test_each_generation_has_the_hyperparameters_that_it_was_trained_with():
         (None, "max", None, None, None),
     ],
 )
-def test_without_a_metric_and_a_mode_no_trial_is_ranked(metric, mode, rank, best, last):
-    timeline = told(added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7))
+def test_trial_is_ranked_only_with_both_a_metric_and_a_mode(metric, mode, rank, best, last):
+    timeline = replay(added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7))
     [one] = ranking_of(timeline, metric, mode)
     assert (one.rank, one.best_value, one.last_value) == (rank, best, last)
     assert one.hyperparameters == {"lr": 1}
@@ -240,7 +233,7 @@ def test_without_a_metric_and_a_mode_no_trial_is_ranked(metric, mode, rank, best
 
 
 def unscored(iteration: int, *, run: int = 1) -> list[Event]:
-    """A report that was saved and processed, and not validated."""
+    """Return the events of a report that was saved and processed, but not validated."""
     return [reported(iteration, 1.0), saved(iteration, 1.0, run=run), processed(iteration, 1.0)]
 
 
@@ -250,16 +243,16 @@ def later(iteration: int, *, run: int = 1, trial: str = "a", **metrics: float) -
     return {"name": "new", "status": "validated", "metrics": metrics, **at}
 
 
-def test_a_score_of_an_older_run_is_not_shown_in_the_newer_ones_row():
+def test_later_score_of_an_older_run_is_not_shown_in_the_row_of_the_newer_run():
     lines = [*unscored(1), *unscored(1, run=2)]
-    old = told(*lines, later=[later(1, f1=0.5)])
+    old = replay(*lines, later=[later(1, f1=0.5)])
     assert "new" not in next(old.rows("a")) and old.scores("a") == []
-    new = told(*lines, later=[later(1, run=2, f1=0.5)])
+    new = replay(*lines, later=[later(1, run=2, f1=0.5)])
     assert next(new.rows("a"))["new"] == {"f1": 0.5}
 
 
-def test_a_checkpoint_that_the_sweep_has_not_validated_may_have_a_later_score():
-    timeline = told(*unscored(1), *unscored(2), later=[later(2, f1=0.5)])
+def test_later_validation_scores_a_checkpoint_that_the_sweep_has_not_validated():
+    timeline = replay(*unscored(1), *unscored(2), later=[later(2, f1=0.5)])
     [score] = timeline.scores("a")
     assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./f/c2-1")
     assert timeline.score("a", "new/f1", "max") == score
@@ -267,17 +260,17 @@ def test_a_checkpoint_that_the_sweep_has_not_validated_may_have_a_later_score():
     assert timeline.validations == [] and not timeline.state.history.names
 
 
-def test_a_name_that_the_sweep_itself_produces_since_is_the_sweeps():
+def test_sweeps_own_metric_takes_precedence_over_a_later_one_of_its_name():
     own = ended(1, 2.0, {"new": {"f1": 0.9}})
     lines = [*unscored(1), requested(1, 2.0), own]
-    timeline = told(*lines, metric="new/f1", later=[later(1, f1=0.1, recall=0.2)])
+    timeline = replay(*lines, metric="new/f1", later=[later(1, f1=0.1, recall=0.2)])
     [score] = timeline.scores("a")
     assert score.value("new/f1") == 0.9 and score.value("new/recall") == 0.2
     assert timeline.names == ["new/f1", "new/recall"]
 
 
-def test_what_is_not_of_the_sweep_is_left_out():
-    timeline = told(*unscored(1), later=[later(1, trial="b", f1=0.5)])
+def test_later_score_of_an_unknown_trial_is_left_out():
+    timeline = replay(*unscored(1), later=[later(1, trial="b", f1=0.5)])
     assert timeline.names == [] and list(timeline.trials) == ["a"]
 
 
@@ -289,7 +282,7 @@ DECISIONS = st.sampled_from(["CONTINUE"] * 8 + ["PAUSE", "STOP"])
 
 
 class Sweep(RuleBasedStateMachine):
-    """A trial whose reports are queued and processed, and a reader who follows its journal."""
+    """A trial whose reports are queued and processed, and a reader that follows its journal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -411,10 +404,10 @@ class Sweep(RuleBasedStateMachine):
                 assert timeline.trials["a"].unprocessed == len(self.queue)
 
 
-TestSweeps = Sweep.TestCase
+TestTimelineShowsWhatTuneHasProcessed = Sweep.TestCase
 
 
-def test_trials_of_a_restored_sweep_run_again_once_they_report():
+def test_trial_of_a_restored_sweep_is_pending_until_its_next_report():
     events = [Reported(n=1, time=2.0, trial_id="a", report={"training_iteration": 1})]
     timeline = Timeline(events, sessions=[{"n": 0}, {"n": 1}])
     assert timeline.trials["a"].status == "pending"

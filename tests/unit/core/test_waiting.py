@@ -1,4 +1,4 @@
-"""What trials do while their scores are pending, and which resources validations leave them."""
+"""While scores are pending, trials train, wait or release slots so that nothing starves."""
 
 from __future__ import annotations
 
@@ -69,25 +69,21 @@ def test_trial_trains_waits_or_releases_its_slot(trial, situation, expected):
     assert kinds(machine().next(trial, situation)) == expected
 
 
-def test_trial_whose_process_a_validation_has_ended_releases_its_slot():
+def test_trial_whose_process_a_validation_has_killed_releases_its_slot():
     waiting = machine()
     waiting.pool.ended_hosts.add("a")
     assert kinds(waiting.next(pending(), Situation())) == [Release]
 
 
-def test_time_that_a_trial_waits_is_recorded_once():
+def test_wait_of_a_trial_is_recorded_once_when_the_trial_trains_again_or_ends():
     waiting, trial = machine(on_pending="wait"), pending()
     assert kinds(waiting.next(trial, Situation(now=1.0))) == [Stay]
     assert kinds(waiting.next(trial, Situation(now=3.0))) == [Stay] and waiting.waits("a")
     commands = waiting.next(WaitingTrial("a", Queue()), Situation(now=4.5))
     assert kinds(commands) == [Record, Train] and commands[0].event.seconds == 3.5
     assert waiting.stops_waiting("a", 6.0) == [] and not waiting.waits("a")
-
-
-def test_trial_that_ends_while_it_waits_has_its_wait_recorded():
-    waiting = machine(on_pending="wait")
-    waiting.next(pending(), Situation(now=1.0))
-    [command] = waiting.stops_waiting("a", 3.0)
+    waiting.next(trial, Situation(now=7.0))
+    [command] = waiting.stops_waiting("a", 9.0)
     assert command.event.seconds == 2.0
 
 
@@ -114,13 +110,13 @@ def started(waiting, situation, capacity=0, trials="") -> list[tuple[str, bool]]
         (IN_TRIALS._replace(leaving={"a"}), 0, "ab", [("b", True)]),
     ],
 )
-def test_validations_start_in_trials_that_wait_or_in_free_resources(
+def test_validations_start_in_waiting_trials_or_in_free_resources(
     situation, capacity, trials, expected
 ):
     assert started(machine(requests="abc"[:2]), situation, capacity, trials) == expected
 
 
-def test_long_validation_runs_elsewhere_if_its_trial_would_train():
+def test_long_validation_runs_elsewhere_if_its_trial_could_train_meanwhile():
     waiting = machine(requests="a")
     waiting.pool.durations.runs.append(60.0)
     trains = [pending("a", can=HOSTS)]
@@ -131,14 +127,16 @@ def test_long_validation_runs_elsewhere_if_its_trial_would_train():
 @pytest.mark.parametrize(
     ("until", "expected"),
     [
-        (None, []),  # it trains on without the score, which decides nothing
+        (None, []),  # it trains on: the score decides nothing
         (float("inf"), [("a", True)]),
         (70.0, [("a", True)]),
         (50.0, []),  # the validation takes longer than the loop waits
         (0.0, []),
     ],
 )
-def test_loop_that_waits_hosts_also_what_decides_nothing(until, expected):
+def test_trial_hosts_a_validation_that_decides_nothing_if_its_loop_waits_long_enough(
+    until, expected
+):
     waiting = machine()
     waiting.pool.durations.runs.append(60.0)
     waiting.pool.submit(Request("a", iteration=2, used=False), 0.0)
@@ -149,7 +147,7 @@ def test_loop_that_waits_hosts_also_what_decides_nothing(until, expected):
     assert [(one.attempt.request.trial_id, one.in_trial) for one in commands] == expected
 
 
-def test_trials_never_host_validations_that_they_do_not_wait_for():
+def test_trials_host_no_validation_with_on_pending_continue():
     waiting = machine(requests="a", on_pending="continue")
     assert started(waiting, IN_TRIALS, 1, "a") == [("a", False)]
 
@@ -168,16 +166,16 @@ def test_trials_never_host_validations_that_they_do_not_wait_for():
         (Shares(exclusive=True), SHARED, "a", 0),
     ],
 )
-def test_number_of_processes_leaves_resources_to_validations(shares, typical, requests, expected):
+def test_number_of_trial_slots_leaves_resources_to_validations(shares, typical, requests, expected):
     assert machine(shares, requests=requests).slots(Situation(typical=typical)) == expected
 
 
-def test_trials_keep_starting_where_they_run_in_the_processes_of_those_that_wait():
+def test_trials_keep_their_slots_during_validations_if_actors_are_reused():
     waiting, situation = machine(requests="a"), Situation(typical=RESUMES, reuses=True)
     assert waiting.slots(situation) == 3
 
 
-def test_idle_evaluators_end_if_trials_need_their_resources():
+def test_idle_evaluators_are_not_kept_if_trials_host_validations():
     shares = Shares(at_once=4, alongside=3, validations=1)
     asked = [machine(shares).evaluators_kept(Situation(typical=t)) for t in (SHARED, HOSTS)]
     assert asked == [1, 0]
@@ -186,22 +184,24 @@ def test_idle_evaluators_end_if_trials_need_their_resources():
 
 
 @pytest.mark.parametrize(("now", "processes", "relieved"), [(1.9, 2, 0), (2.0, 2, 1), (2.0, 3, 0)])
-def test_first_waiting_trial_releases_its_slot_if_all_starve_validations(now, processes, relieved):
+def test_longest_waiting_trial_releases_its_slot_if_all_trials_starve_validations(
+    now, processes, relieved
+):
     waiting, trials = machine(requests="ab", most=1), [pending("a"), pending("b")]
-    for trial in reversed(trials):
-        waiting.next(trial._replace(decides_again=False), Situation(now=-len(trial.trial_id)))
+    for trial, since in zip(trials, (-1.0, 0.0), strict=True):
+        waiting.next(trial._replace(decides_again=False), Situation(now=since))
     waiting.pool.start(0, 0.0)
     waiting.pool.set_unplaced(1, 0.0)
     situation = Situation(now=now, typical=SHARED)
-    commands = waiting.relieve(situation, trials, processes)
+    commands = waiting.relieve(situation, trials[::-1], processes)
     assert commands == [NotifyStarved("a", processes)] * relieved
     if relieved:
         assert kinds(waiting.next(trials[0], situation)) == [Release]
         assert waiting.relieve(situation, trials, processes) == []
 
 
-def test_trial_that_starves_validations_only_because_its_loop_asks_trains_on():
-    """It cannot resume, so that its slot cannot be released."""
+def test_trial_that_cannot_resume_trains_on_if_its_waiting_loop_starves_validations():
+    """Its slot cannot be released, because it cannot resume."""
     waiting = machine(requests="a", most=1)
     trial = pending("a", asks_until=float("inf"))
     trial.queue.append(Report(iteration=2))  # its newest, without a checkpoint
@@ -220,7 +220,7 @@ def test_trial_that_starves_validations_only_because_its_loop_asks_trains_on():
     [
         ({}, ALONGSIDE, Situation(), Circumstances()),
         ({"on_pending": "continue"}, ALONGSIDE, Situation(), Circumstances("continue")),
-        # Validations in trials' processes are worth to be waited for, but only there.
+        # Only validations in trials' processes are worth waiting for.
         ({"where": "trial"}, ALONGSIDE, IN_TRIALS, Circumstances("wait")),
         ({"where": "trial"}, ALONGSIDE, Situation(), Circumstances()),
         (
@@ -238,7 +238,7 @@ def test_trial_that_starves_validations_only_because_its_loop_asks_trains_on():
         ({}, Shares(exclusive=True), Situation(typical=HOSTS), Circumstances()),
     ],
 )
-def test_circumstances_follow_from_the_situation_and_the_settings(
+def test_circumstances_of_waiting_trials_follow_from_situation_and_settings(
     rules, shares, situation, expected
 ):
     found = machine(shares, **rules).circumstances(situation)
@@ -254,7 +254,9 @@ def test_circumstances_follow_from_the_situation_and_the_settings(
         ({"on_pending": "wait"}, Shares(apart=True), True, False),
     ],
 )
-def test_typical_wait_is_known_where_something_depends_on_it(rules, shares, reuses, measured):
+def test_typical_wait_is_computed_only_where_a_decision_depends_on_it(
+    rules, shares, reuses, measured
+):
     waiting = machine(shares, **rules)
     waiting.pool.durations.runs.append(7.0)
     typical = waiting.circumstances(Situation(reuses=reuses)).typical
