@@ -312,3 +312,21 @@ def test_trial_that_a_stopper_ends_saves_at_its_end_with_checkpoint_at_end(tmp_p
     [trial] = ran.trials
     assert trial.status == "TERMINATED"
     assert saved_at(trial) == [2, 4]
+
+
+def test_result_of_an_unscored_iteration_shows_the_newest_score_and_its_iteration(tmp_path):
+    shown = {}
+
+    class Look(tunekit.policies.CheckpointPolicy):
+        """Saves once, and looks at the result that Tune has of the iteration before."""
+
+        def due(self, trial, result):
+            shown[result["training_iteration"] - 1] = dict(trial.last_result)
+            return result["training_iteration"] == 2
+
+    ran = sweep(tmp_path, trials=1, policy=Look(), on_pending="wait")
+    score = ran.scores()[0][0, 2]
+    for iteration in range(3, LENGTH):
+        row = shown[iteration]
+        assert (row["training_iteration"], row["accuracy"]) == (iteration, score)
+        assert row["tunekit/validated_at"] == 2
