@@ -98,7 +98,7 @@ def run(name: str, part: Part, folder: Path) -> tuple[str, float, str]:
         ).returncode
     outcome = {0: "passed", 124: f"not over after {part.minutes} min"}.get(code, f"failed: {code}")
     lines = kept.read_text(errors="replace").splitlines()
-    return outcome, (time.monotonic() - began) / 60, "\n".join(lines[-1 if code == 0 else -60 :])
+    return outcome, (time.monotonic() - began) / 60, "\n".join(lines[-5 if code == 0 else -60 :])
 
 
 def page(ran: dict[str, tuple[str, float, str]], chosen: dict[str, Part]) -> str:
