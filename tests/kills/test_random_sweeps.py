@@ -7,6 +7,7 @@ continues with is known from the trial itself and not from what the scheduler be
 
 from __future__ import annotations
 
+import math
 import pickle
 import random
 import shutil
@@ -51,7 +52,8 @@ class Settings(SimpleNamespace):
         keep: How many checkpoints of each trial; None for all.
         ranked: Whether the best are kept, rather than the newest.
         failing: The probability that a call of the trainable fails.
-        invalid: The probability that a validation fails.
+        invalid: The probability that a validation fails, or has no finite score.
+        retries: As ``max_retries`` in ``ValidationConfig``.
         max_in_flight: As in ``ValidationConfig``.
         interval, burn_in: How often PBT perturbs, and from when.
         every: Iterations from one checkpoint to the next; None for one where the scheduler decides.
@@ -95,6 +97,7 @@ def draw(seed: int, *, kills: int = 0, **fixed: Any) -> Settings:
         lives=rng.sample(range(5, 300), kills),
         saved_every_s=rng.choice([0.0, float("inf"), float("inf")]),
         asks=rng.choice([0.0, 0.0, 0.5]),
+        retries=rng.choice([0, 0, 1]),
     )
     vars(settings).update(fixed)
     if settings.on_pending == "wait-reused":
@@ -204,12 +207,15 @@ def run(folder: Path, seed: int, settings: Settings) -> None:
         share, known = calls.random(), {"save": settings.save_s, "restore": settings.restore_s}
         return 0.5 + share if method == "train" else share * known.get(method, 0.0)
 
-    def validate(attempt: Attempt) -> dict[str, float]:
+    def validate(attempt: Attempt) -> Any:
         saved = pickle.loads(Path(attempt.request.path, "_dict_checkpoint.pkl").read_bytes())
         if saved["version"] != attempt.request.report["version"]:
             found_other.append(attempt.id)
         if failures.random() < settings.invalid:
-            raise ValueError("fails on purpose")
+            outcome = failures.choice([ValueError("fails on purpose"), "no metrics", math.nan])
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome if isinstance(outcome, str) else {"accuracy": outcome}
         score = quality(saved["version"], saved["steps"])
         scored.setdefault(score, []).append(saved)
         return {"accuracy": score}
@@ -232,7 +238,7 @@ def run(folder: Path, seed: int, settings: Settings) -> None:
             settings={
                 "when": settings.when,
                 "max_in_flight": settings.max_in_flight,
-                "max_retries": 0,
+                "max_retries": settings.retries,
             },
             policy=EveryIterations(settings.every) if settings.every else AtDecisions(),
             loggers=settings.loggers,
@@ -357,7 +363,8 @@ def check_rows(ran: Ran, scored: dict[float, list[dict[str, Any]]]) -> None:
         for _, own in groupby(newest, key=itemgetter(0)):
             iterations = [iteration for _, iteration in own]
             assert iterations == list(range(iterations[0], iterations[-1] + 1)), "one has no row"
-        scores = {place: metrics["accuracy"] for place, metrics in history[trial.trial_id].items()}
+        own_scores = history[trial.trial_id].items()
+        scores = {place: finite_number(metrics["accuracy"]) for place, metrics in own_scores}
         for place, row in newest.items():
             score = scores.get(place)
             if row.get("accuracy") is None and (trial.trial_id, place) in failed:

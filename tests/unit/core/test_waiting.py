@@ -64,6 +64,24 @@ def kinds(commands) -> list[type]:
         (pending(asks_until=9.0, can=RESUMES), Situation(leaving={"a"}), [Release]),
         (WaitingTrial("a", Queue(), asks_until=9.0), Situation(), [Train]),
     ],
+    ids=[
+        "trains-without-a-pending-report",
+        "starts-again-without-a-pending-report",
+        "trains-if-the-scheduler-decides-again",
+        "waits-for-its-last-decision",
+        "stays-without-a-process",
+        "releases-to-a-new-trial",
+        "waits-until-it-is-saved",
+        "leaves-its-node",
+        "waits-until-it-is-saved-to-leave-its-node",
+        "cannot-leave-its-node",
+        "loop-waits",
+        "loop-waits-no-longer",
+        "loop-waits-until-it-is-saved",
+        "loop-waits-rather-than-release",
+        "loop-leaves-its-node",
+        "loop-has-nothing-to-wait-for",
+    ],
 )
 def test_trial_trains_waits_or_releases_its_slot(trial, situation, expected):
     assert kinds(machine().next(trial, situation)) == expected
@@ -108,6 +126,14 @@ def started(waiting, situation, capacity=0, trials="") -> list[tuple[str, bool]]
         (IN_TRIALS, 0, "", []),  # trials will wait soon
         (IN_TRIALS, 1, "b", [("b", True), ("a", False)]),
         (IN_TRIALS._replace(leaving={"a"}), 0, "ab", [("b", True)]),
+    ],
+    ids=[
+        "in-free-resources",
+        "one-waits-for-resources",
+        "in-waiting-trials",
+        "none-if-trials-will-wait-soon",
+        "in-a-waiting-trial-and-in-free-resources",
+        "not-in-a-trial-that-leaves-its-node",
     ],
 )
 def test_validations_start_in_waiting_trials_or_in_free_resources(
