@@ -101,6 +101,9 @@ KNOWN: dict[str, str] = {
     "test_report_validation_fn_success_after_retry": (
         "`retry_exceptions` is refused: any failure is retried (`max_retries`)."
     ),
+    "test_trainer_with_native_dataloader_for_distributed_and_local_mode": (
+        "`num_workers=0`, which trains in the driver, is refused."
+    ),
 }
 
 

@@ -130,6 +130,15 @@ def shut_down() -> dict[str, float]:
     return {"accuracy": 0.5}
 
 
+def fill_memory() -> Any:
+    """Need more memory than there is, and be the one that is killed for it."""
+    Path("/proc/self/oom_score_adj").write_text("1000")
+    held = []
+    while True:
+        held.append(b"x" * 100_000_000)
+        time.sleep(0.02)
+
+
 def tensor() -> dict[str, Any]:
     import torch
 
@@ -153,6 +162,7 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "calls `os.abort()`": os.abort,
     "segfaults": lambda: ctypes.string_at(0),
     "is killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+    "runs out of memory": fill_memory,
     "is terminated": lambda: (os.kill(os.getpid(), signal.SIGTERM), time.sleep(2)),
     "hangs": lambda: time.sleep(600),
     "hangs in C, holding the GIL": lambda: ctypes.PyDLL(None).sleep(600),
@@ -176,6 +186,12 @@ HOSTILE: dict[str, Callable[[], Any]] = {
     "returns what cannot be pickled": lambda: {"accuracy": 0.5, "lock": threading.Lock()},
     "returns what cannot be printed": lambda: {"accuracy": 0.5, "odd": Unprintable()},
 }
+
+
+#: Those that disturb what runs at the same time.
+ALONE = {"runs out of memory"}
+#: How much more memory a run may use, before Ray kills processes, in KiB.
+MORE_KIB = 5_000_000
 
 
 def validate(checkpoint: Any, *, kind: str) -> Any:
@@ -351,6 +367,13 @@ RUNS: dict[str, Callable[[str, Path], list[str]]] = {
 }
 
 
+def memory_threshold() -> str:
+    """Return the share of the memory in use above which Ray kills processes."""
+    lines = (line.split() for line in Path("/proc/meminfo").read_text().splitlines())
+    kib = {name: int(number) for name, number, *_ in lines}
+    return f"{min(0.95, 1 - (kib['MemAvailable:'] - MORE_KIB) / kib['MemTotal:']):.3f}"
+
+
 def outcome(system: str, kind: str) -> str:
     """Make a run in a process of its own, and return what the table says."""
     folder = Path(tempfile.mkdtemp(prefix="hostile-"))
@@ -366,6 +389,7 @@ def outcome(system: str, kind: str) -> str:
                 "RAY_TRAIN_V2_ENABLED": "1",
                 MARK: str(folder),
                 "RAY_TMPDIR": str(folder),
+                **({"RAY_memory_usage_threshold": memory_threshold()} if kind in ALONE else {}),
             },
         )
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -433,8 +457,12 @@ def main() -> int:
         return 0
     kinds = [kind for kind in HOSTILE if not options.words or any(w in kind for w in options.words)]
     runs = [(system, kind) for kind in kinds for system in SYSTEMS]
-    with concurrent.futures.ThreadPoolExecutor(options.at_once) as pool:
-        found = dict(zip(runs, pool.map(outcome, *zip(*runs, strict=True)), strict=True))
+    found = {}
+    for at_once, alone in ((options.at_once, False), (1, True)):
+        these = [(system, kind) for system, kind in runs if (kind in ALONE) is alone]
+        with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
+            ended = pool.map(outcome, *zip(*these, strict=True)) if these else ()
+            found |= dict(zip(these, ended, strict=True))
     shown = table(found, kinds)
     print(f"\n{shown}")
     if options.write:

@@ -125,7 +125,7 @@ def test_pending_validation_of_a_deleted_checkpoint_fails_after_a_restore(tmp_pa
 
 
 def test_trial_without_any_checkpoint_left_starts_over_after_a_restore(tmp_path):
-    kill(tmp_path, 60)
+    kill(tmp_path, 120, saved_every_s=0.0)  # so Tune's state has its checkpoints, too
     for checkpoint in (tmp_path / "sweep").glob("*/checkpoint_*"):
         shutil.rmtree(checkpoint)
     ran = restored(tmp_path)

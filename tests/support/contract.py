@@ -9,10 +9,12 @@ from typing import Any
 
 from ray.tune.experiment import Trial
 
+from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.schedulers import CASES
 from tests.support.sweeps import Ran, index_of, sweep
 from tunekit.core.validation import Attempt
+from tunekit.journal.journal import events_in
 
 
 def run(name: str, folder: Path, **options: Any) -> Ran:
@@ -53,6 +55,7 @@ def check_contract(ran: Ran) -> None:
     assert len({i for i, _ in heard.ends}) == len(heard.ends)
     counts = ran.validation.summary()
     assert counts["running"] == counts["starting"] == counts["queued"] == 0
+    check_journal(events_in(ran.home))
     assert not ran.sweep.controller._cached_trial_decisions, "no decision is left for a later save"
     assert not ran.sweep.controller.sweep.queues, "no report is left"
     for path in ran.validation.ledger.state.leases:

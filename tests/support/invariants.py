@@ -17,6 +17,10 @@ from tunekit.core.events import (
     Event,
     Exploited,
     Processed,
+    Reported,
+    TrialErrored,
+    TrialFailed,
+    TrialRetried,
     ValidationEnded,
     ValidationRequested,
 )
@@ -65,6 +69,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
     - Each validation that was requested has ended, once, and did not run again afterwards, unless
       it had failed and was requested again.
     - A report is processed once, after its validation, and in the order of a trial's iterations.
+    - A trial that failed reports nothing before it restarts.
 
     Args:
         events: The journal of a sweep that has ended.
@@ -87,6 +92,7 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
     ended: dict[str, ValidationEnded] = {}
     begun: Counter[tuple[str, int]] = Counter()
     newest: dict[str, tuple[int, int]] = {}
+    down: set[str] = set()
     last = 0
 
     def rule(holds: bool, broken: str, event: Event) -> None:
@@ -123,6 +129,12 @@ def check_journal(events: Iterable[Event]) -> JournalSummary:
                     summary.decisions.append((place_of(event.id), event.decision))
             case Exploited():
                 summary.exploits.append(event)
+            case TrialFailed() | TrialErrored():
+                down.add(event.trial_id)
+            case TrialRetried():
+                down.discard(event.trial_id)
+            case Reported():
+                rule(event.trial_id not in down, "has failed", event)
     lost = sorted(requested - ended.keys())
     if lost:
         raise AssertionError(f"lost: {', '.join(lost)}")
