@@ -86,6 +86,8 @@ def _left_to_the_night(items, asked):
 def _quiet_and_quick(monkeypatch):
     """Print into a pipe, do not wait for the disk, and copy checkpoints in the test's own thread.
 
+    A function that ran as a trial in this process leaves nothing of it to the next test.
+
     Arrow's threads can wait for each other forever, for which Ray does the same on S3: see
     https://github.com/apache/arrow/issues/32372.
     """
@@ -93,6 +95,8 @@ def _quiet_and_quick(monkeypatch):
         logging.getLogger(name).setLevel(logging.ERROR)
     monkeypatch.delenv("COLUMNS", raising=False)  # a test may set the width of its terminal
     monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # it would take half of the time
+    for name in ("way", "told", "passes_on"):
+        monkeypatch.setattr(f"tunekit._ray.asking._Process.{name}", None)
     in_its_own = functools.partial(pyarrow.fs.copy_files, use_threads=False)
     monkeypatch.setattr(pyarrow.fs, "copy_files", in_its_own)
 

@@ -12,7 +12,6 @@ from ray import cloudpickle, train
 
 from tunekit._ray.overrides import check_task
 from tunekit.core.constraints import Constraint
-from tunekit.core.queue import ON_PENDING
 from tunekit.core.signatures import (
     ValidationFunction,
     call_of,
@@ -164,7 +163,7 @@ class ValidationConfig(train.ValidationConfig):
         else:
             problems.integer("when", when, least=1)
         problems.choice("where", where, ["auto", "trial", "elsewhere"])
-        problems.choice("on_pending", on_pending, ON_PENDING)
+        problems.choice("on_pending", on_pending, ["auto", "wait", "continue"])
         if isinstance(where, str) and where == "trial":
             _check_in_trial(self, options, problems)
         problems.choice("on_failure", on_failure, ["record", "raise", "ignore"])

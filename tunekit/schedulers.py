@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -44,13 +42,13 @@ class _SuccessiveHalving(SchedulerBase):
         problems: Problems,
         metric: str | None,
         mode: str | None,
-        *,
-        stops: bool,
         time_attr: str,
         max_t: float,
         grace_period: float,
         reduction_factor: float,
         brackets: int,
+        *,
+        stops: bool,
     ):
         problems.instance("time_attr", time_attr, str, "Pass the name of a time in results.")
         numbers_right = [
@@ -169,14 +167,6 @@ class _SuccessiveHalving(SchedulerBase):
         kind = type(self).__name__
         return f"Using {kind}: trials at each rung: " + (", ".join(rungs) or "no rungs")
 
-    def save(self, checkpoint_path: str) -> None:
-        """Save its state to a file."""
-        Path(checkpoint_path).write_bytes(pickle.dumps(self.__dict__))
-
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore the state that :meth:`save` saved."""
-        self.__dict__.update(pickle.loads(Path(checkpoint_path).read_bytes()))
-
     def _start_one_by_one(self, tune_controller: Any) -> None:
         if not self._stops:
             start_one_by_one(tune_controller)
@@ -262,17 +252,8 @@ class PromotionASHA(_SuccessiveHalving):
     ):
         problems = Problems("PromotionASHA")
         problems.goal(metric, mode)
-        super().__init__(
-            problems,
-            metric,
-            mode,
-            stops=False,
-            time_attr=time_attr,
-            max_t=max_t,
-            grace_period=grace_period,
-            reduction_factor=reduction_factor,
-            brackets=brackets,
-        )
+        rungs = (time_attr, max_t, grace_period, reduction_factor, brackets)
+        super().__init__(problems, metric, mode, *rungs, stops=False)
 
 
 class MOASHA(_SuccessiveHalving):
@@ -330,16 +311,9 @@ class MOASHA(_SuccessiveHalving):
         problems = Problems("MOASHA")
         problems.goals(metrics)
         metrics = metrics if isinstance(metrics, Mapping) else {}
-        super().__init__(
-            problems,
-            *next(iter(metrics.items()), (None, None)),
-            stops=not promotes,
-            time_attr=time_attr,
-            max_t=max_t,
-            grace_period=grace_period,
-            reduction_factor=reduction_factor,
-            brackets=brackets,
-        )
+        metric, mode = next(iter(metrics.items()), (None, None))
+        rungs = (time_attr, max_t, grace_period, reduction_factor, brackets)
+        super().__init__(problems, metric, mode, *rungs, stops=not promotes)
         self._objectives = dict(metrics)
         self.traits = Traits(at_times=True, clones=False, pauses=promotes)
 

@@ -9,7 +9,7 @@ from typing import Any
 from ray import train, tune
 
 from tunekit._ray.asking import CannotAsk, CannotWait, ask
-from tunekit._ray.functions import NoSession, current_saver, is_trial, register_saver, saved_dict
+from tunekit._ray.functions import NoSession, lacks_saver, register_saver, saved_dict
 from tunekit._ray.overrides import ValidationOverride, check_override
 from tunekit.core.inquiry import Inquiry
 from tunekit.core.metrics import VALIDATION_KEY as VALIDATION_KEY
@@ -51,7 +51,7 @@ def report(
     problems = Problems("tunekit.report")
     problems.instance("metrics", metrics, Mapping, "Pass a dict of metrics.")
     wished = check_override("validation", validation, problems)
-    if wished and checkpoint is None and is_trial() and current_saver() is None:
+    if wished and checkpoint is None and lacks_saver():
         problems.add(
             f"validation={validation!r} needs a checkpoint. Pass checkpoint=, or register how to "
             "save with tunekit.checkpoint_with(save)."

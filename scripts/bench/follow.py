@@ -215,7 +215,7 @@ def looks(filesystem: pyarrow.fs.FileSystem, path: str, count: int, proxy: Any =
     """Measure listing a folder of ``count`` checkpoints, new ones and known ones."""
     watched = WatchedFolder(filesystem, path)
     source = _Watched(watched)
-    source.connect(source.recorded, lambda: True)
+    source.emit, source.has_room = source.recorded, lambda: True
     state = source._state
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     began = time.perf_counter()

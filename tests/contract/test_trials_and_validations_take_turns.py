@@ -34,7 +34,7 @@ class Shared(FakeExecutor):
         #: (the trial whose checkpoint it was, the trials that had begun by then), in order.
         self.order = []
         self.trials = lambda: local.trials
-        self.queue_of = lambda trial: local.controller.queues.of(trial)
+        self.queue_of = lambda trial: local.controller.sweep.queue_of(trial.trial_id)
 
     def capacity(self, promised):
         return 0
@@ -187,7 +187,7 @@ def released(monkeypatch):
     trial_ids, release = [], Queues.release_slot
 
     def watched(queues, trial):
-        if not queues.of(trial).over:
+        if not queues._tune.sweep.queues[trial.trial_id].over:
             trial_ids.append(trial.trial_id)
         release(queues, trial)
 

@@ -181,7 +181,7 @@ def broken(sweep: Run) -> Iterator[str]:
         if trial.status != Trial.RUNNING:
             yield f"{trial} is {trial.status}, and has reports that Tune has not processed"
     for trial in tune._running_trials:
-        queue = queues.of(trial)
+        queue = tune.sweep.queue_of(trial.trial_id)
         if trial not in tune._trial_to_actor and not queue:
             yield f"{trial} has neither an actor nor reports to process"
         idle = trial in tune._trial_to_actor and trial not in queues.waiting_in_place

@@ -339,7 +339,7 @@ class _LocalActors:
             if TuneController.is_finished(self._sweep.controller):  # without the validations
                 wait = min(wait, timeout or 0.1)  # the sweep waits for its end step by step
             inquiries = getattr(self._sweep.controller, "inquiries", None)
-            if inquiries is not None and inquiries.pending:  # one may time out
+            if inquiries is not None and inquiries._asking:  # one may time out
                 wait = min(wait, timeout or 0.1)
             self._clock.sleep(max(wait, 1e-6))
             return False

@@ -87,10 +87,8 @@ def test_evaluator_has_no_validation_context_while_it_is_built():
 
 
 @pytest.fixture
-def process(monkeypatch):
+def process():
     """What this process knows as that of a trial, which the test may change."""
-    for name in ("way", "told", "passes_on"):
-        monkeypatch.setattr(asking._Process, name, None)
     return asking._Process
 
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import ray
 from ray.train._internal.session import _TrainingResult, get_session
-from ray.tune.registry import get_trainable_cls
 from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.trainable import Trainable
 from ray.tune.trainable.function_trainable import FunctionTrainable
@@ -95,7 +94,7 @@ def tell(trainable: Any, reported: list[Any]) -> None:
         _Process.told = reported
 
 
-def asks(trainable: Any) -> bool:
+def asks(cls: Any) -> bool:
     """Return whether a class asks: in a method, or in a function that its module knows.
 
     Example:
@@ -105,9 +104,7 @@ def asks(trainable: Any) -> bool:
         >>> asks(Net), asks(Trainable)
         (True, False)
     """
-    cls: Any = get_trainable_cls(trainable) if isinstance(trainable, str) else trainable
-    is_class = isinstance(cls, type) and issubclass(cls, Trainable)
-    if not is_class or issubclass(cls, FunctionTrainable):
+    if issubclass(cls, FunctionTrainable):
         return False
     own = [one for one in cls.__mro__ if one not in Trainable.__mro__]
     places = [dict(vars(one)) for one in own]

@@ -82,7 +82,7 @@ class Facts:
 
     def trial(self, trial: Trial) -> WaitingTrial:
         """Return what is known about a trial that waits, or that may train on."""
-        queue = self._tune.queues.of(trial)
+        queue = self._tune.sweep.queue_of(trial.trial_id)
         rule = rule_for(self._scheduler, trial)
         again = rule.decision_point(math.inf, queue.pending_points(math.inf)) is not None
         saved, reached = trial.latest_checkpoint_result, trial.last_result.get(TRAINING_ITERATION)
@@ -152,7 +152,7 @@ class Facts:
         now = metric_of(report, time_attr_of(self._scheduler))
         if now is None:
             return None
-        queue = self._tune.queues.of(trial)
+        queue = self._tune.sweep.queue_of(trial.trial_id)
         pending = queue.pending_points(report[TRAINING_ITERATION])
         return finite_number(rule_for(self._scheduler, trial).decision_point(now, pending))
 
@@ -168,7 +168,7 @@ class Facts:
         """
         if self._tune.sweep.rules.when != "auto":
             return False
-        criteria, stopper = trial.stopping_criterion.keys(), self._tune.session.stopper
+        criteria, stopper = trial.stopping_criterion.keys(), self._tune._stopper
         reads = reads_metrics(stopper) or not criteria <= {TRAINING_ITERATION}
         return reads or not self._traits.at_times
 

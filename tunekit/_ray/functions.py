@@ -61,27 +61,23 @@ class _Saver:
     save: Save | None = None
 
 
-def register_saver(save: Save) -> bool:
-    """Register how to save this process's trial; return False outside a trial.
+def register_saver(save: Save) -> None:
+    """Register how to save this process's trial, if it has one.
 
     Raises:
         NoSession: If the trial's trainable was not made by :func:`checkpointable_class`.
     """
-    session = get_session()
-    if session is None:
-        return False
-    saver = session.get_state(_SAVER)
-    if saver is None:
-        raise NoSession
-    saver.save = save
-    return True
+    if (session := get_session()) is not None:
+        saver = session.get_state(_SAVER)
+        if saver is None:
+            raise NoSession
+        saver.save = save
 
 
-def current_saver() -> Save | None:
-    """Return the ``save`` that this process's trial has registered, if any."""
+def lacks_saver() -> bool:
+    """Return whether this process has a trial that has not registered how to save."""
     session = get_session()
-    saver = session.get_state(_SAVER) if session is not None else None
-    return None if saver is None else saver.save
+    return session is not None and getattr(session.get_state(_SAVER), "save", None) is None
 
 
 class _Session(_TrainSession):
@@ -320,11 +316,6 @@ def can_be_resumed(trainable: Any) -> bool:
         return False
     code = getattr(cls.load_checkpoint, "__code__", None)
     return code is None or bool(set(code.co_names) - {"NotImplementedError"})
-
-
-def is_trial() -> bool:
-    """Return whether this process runs a function as a Tune trial."""
-    return get_session() is not None
 
 
 def is_checkpointable_function(trainable: Any) -> bool:

@@ -45,11 +45,6 @@ class Inquiries:
         until = inquiry.until(self._tune.facts.now)
         self._asking[trial] = self._tune._trial_to_actor.get(trial), until
 
-    @property
-    def pending(self) -> bool:
-        """Return whether any loop waits for an answer."""
-        return any(self.until(trial) is not None for trial in list(self._asking))
-
     def until(self, trial: Trial) -> float | None:
         """Return until when a trial's loop waits at most, in seconds; None if it does not ask."""
         actor, until = self._asking.get(trial, (None, None))
@@ -128,8 +123,7 @@ class Inquiries:
                 yield sweep.key(trial_id, report), report.checkpoint, metrics
 
     def _status(self, key: ValidationKey) -> train.ReportedCheckpointStatus:
-        state, name = self._tune.sweep.state, str(key)
-        if name in state.unfinished:
+        state = self._tune.sweep.state
+        if str(key) in state.unfinished:
             return _PENDING
-        ended = state.outcome_of(key)
-        return _STATUS.get(ended or "", train.ReportedCheckpointStatus.COMMITTED)
+        return _STATUS.get(state.outcome_of(key) or "", train.ReportedCheckpointStatus.COMMITTED)

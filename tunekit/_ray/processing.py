@@ -136,7 +136,7 @@ class Processing:
             report.last or not self.scheduler_stops or exhausts(self._scheduler.scheduler, result)
         )
         tune.do(tune.sweep.decided(trial_id, report, decision, finished=finished))
-        if newest := tune.sweep.newest_of(trial_id):
+        if newest := tune.sweep.newest.get(trial_id):
             iteration, metrics = newest
             shown = result if report.ranked else merge(result, metrics)
             trial.run_metadata.last_result = {**shown, VALIDATED_AT: iteration}
@@ -169,7 +169,7 @@ class Processing:
                 return TuneController._schedule_trial_save(tune, trial, result)
             # A scheduler that looks at a trial while it processes another one's result must not
             # clone what it has not ranked.
-            if not tune.sweep.is_rankable(saved.metrics):
+            if tune.sweep.state.lacks(saved.metrics):
                 saved = None
         # A pause needs no other checkpoint, and a clone gets the weights that were scored
         # (decision 1).

@@ -13,10 +13,11 @@ from ray.tune import TuneError
 from ray.tune.execution.tune_controller import TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import RESULT_DUPLICATE, TRAINING_ITERATION
+from ray.tune.stopper import NoopStopper
 
 from tunekit._ray.asking import INQUIRY
 from tunekit.core.metrics import VALIDATION_KEY, sanitize_report
-from tunekit.core.queue import Circumstances, Queue
+from tunekit.core.queue import Circumstances
 from tunekit.core.report import Report, Stage
 from tunekit.core.waiting import Situation
 from tunekit.errors import TunekitError
@@ -40,11 +41,6 @@ class Queues:
         #: Whether Tune stops all trials if there is a reason to.
         self.ends = False
 
-    def of(self, trial: Trial) -> Queue:
-        """Return the reports of a trial that have not been processed."""
-        queue: Queue = self._tune.sweep.queue_of(trial.trial_id)
-        return queue
-
     # Reports arrive ----------------------------------------------------------------------------
 
     def convert(self, trial: Trial, result: dict[str, Any], *, saved: bool) -> None:
@@ -53,7 +49,7 @@ class Queues:
         If both are there, Ray may pass on a report before that of the preceding save.
         """
         reached = trial.run_metadata.last_result.get(TRAINING_ITERATION, 0)
-        for report in self.of(trial):
+        for report in self._tune.sweep.queue_of(trial.trial_id):
             reached = report.iteration
             if saved and report.stage is Stage.SAVING:
                 break
@@ -107,11 +103,6 @@ class Queues:
         self._stops_waiting(trial)
         self.advance(trial)
 
-    def requeue(self, trial: Trial, queue: Queue) -> None:
-        """Make a trial without an actor wait for its unprocessed reports."""
-        self._tune.sweep.queues[trial.trial_id] = queue
-        self._tune._set_trial_status(trial, Trial.RUNNING)
-
     # Tune processes them, in order -------------------------------------------------------------
 
     def advance(self, trial: Trial) -> None:
@@ -121,7 +112,7 @@ class Queues:
             return
         while trial not in tune.processing.idle:
             # A stopper may end a trial based on training's reports alone.
-            trains = tune.processes.has_actor(trial) and not tune.session.has_stopper
+            trains = tune.processes.has_actor(trial) and isinstance(tune._stopper, NoopStopper)
             report = tune.sweep.next_report(trial_id, trains=trains)
             if report is None:
                 break
@@ -202,7 +193,7 @@ class Queues:
     def moved_on(self, trial: Trial) -> bool:
         """Return whether a trial has left the state that its processed result was made in."""
         away = trial in self._tune.processes.training or not self._tune.processes.has_actor(trial)
-        return away or bool(self.of(trial))
+        return away or bool(self._tune.sweep.queue_of(trial.trial_id))
 
     def drop(self, trial: Trial) -> None:
         """Discard what a trial has trained past a decision."""

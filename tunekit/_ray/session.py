@@ -11,7 +11,7 @@ from typing import Any
 from ray.tune.execution.tune_controller import TrialRunnerWrapper, TuneController
 from ray.tune.experiment import Trial
 from ray.tune.result import DEFAULT_METRIC
-from ray.tune.stopper import NoopStopper, Stopper, TimeoutStopper
+from ray.tune.stopper import TimeoutStopper
 
 from tunekit._ray.scheduler_kinds import controller_in
 from tunekit._ray.stoppers import parts
@@ -57,16 +57,6 @@ class Session:
         tune._has_errored = False
         for stopper in self._time_budgets:
             stopper._budget = stopper._timeout_seconds
-
-    @property
-    def stopper(self) -> Stopper:
-        """What stops trials, or the sweep, based on results."""
-        return self._tune._stopper
-
-    @property
-    def has_stopper(self) -> bool:
-        """Return whether anything but the scheduler and a trial itself may end it."""
-        return not isinstance(self.stopper, NoopStopper)
 
     @property
     def cuts_short(self) -> bool:

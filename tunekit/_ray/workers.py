@@ -21,7 +21,6 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, NamedTuple
 
 from ray import train
@@ -172,8 +171,7 @@ class _Post:
         with self._changed:
             self._asked += 1
             self.inquiry = WorkerInquiry(number, reports, self._asked, inquiry)
-            leaves = partial(self._inbox.leaves, number)
-            self._block(lambda: self.inquiry is None or leaves())
+            self._block(lambda: self.inquiry is None or self._inbox.leaves(number))
             answered, self.inquiry = self.inquiry is None, None
             if not answered:
                 raise _Leave

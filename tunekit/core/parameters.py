@@ -164,9 +164,4 @@ def _is_number(value: Any) -> bool:
 
 def _distinct(values: Sequence[Any]) -> tuple[Any, ...]:
     """Return the distinct choices among values; True and 1 differ."""
-    return tuple({_key(value): choice(value) for value in values}.values())
-
-
-def _key(value: Any) -> str:
-    """Return a text that is equal for values that a journal records in the same way."""
-    return json.dumps(choice(value))
+    return tuple({json.dumps(choice(value)): choice(value) for value in values}.values())

@@ -175,15 +175,14 @@ class Pool:
         """Add a request; return the outcomes of older runs of its iteration, which end."""
         trial = self._trials.setdefault(request.trial_id, _Trial())
         reason = f"iteration {request.iteration} was run again"
-        replaced = self._skip(request.trial_id, reason, now, at=request.place)
+        replaced = self._skip(trial, reason, now, at=request.place)
         self._enqueue(trial, _Validation(request, since=now))
         return replaced
 
     def _skip(
-        self, trial_id: str, reason: str, now: float, at: tuple[int, int] | None = None
+        self, trial: _Trial, reason: str, now: float, at: tuple[int, int] | None = None
     ) -> list[ValidationEnded]:
         """End a trial's requests that have not started: all, or those of one of its places."""
-        trial = self._trials.setdefault(trial_id, _Trial())
         found = [one for one in trial.queued.values() if at in (None, one.request.place)]
         for one in found:
             self._dequeue(trial, one)
@@ -373,11 +372,10 @@ class Pool:
         Returns:
             The attempts to cancel, and the outcome of each of the trial's requests.
         """
-        own = list(self._trials[trial_id].in_flight.items()) if trial_id in self._trials else []
-        for name, _ in own:
-            self._remove(name, now)
-        ended = [one.ended(Status.SKIPPED, now, reason=reason) for _, one in own]
-        return [one.attempt for _, one in own], [*ended, *self._skip(trial_id, reason, now)]
+        trial = self._trials.get(trial_id, _Trial())
+        own = [self._remove(name, now) for name in list(trial.in_flight)]
+        ended = [one.ended(Status.SKIPPED, now, reason=reason) for one in own]
+        return [one.attempt for one in own], [*ended, *self._skip(trial, reason, now)]
 
     # Internal state ----------------------------------------------------------------------------
 

@@ -13,9 +13,6 @@ from typing import Any, NamedTuple
 
 from tunekit.core.report import Report, Stage, Wants
 
-#: The values of ``ValidationConfig(on_pending=...)``.
-ON_PENDING = ("auto", "wait", "continue")
-
 
 class Queue(deque[Report]):
     """The reports of a trial that Tune has not processed, the oldest first.

@@ -7,7 +7,7 @@ those that they have read.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,10 +139,10 @@ class History:
         >>> history = History()
         >>> run = history.reported("a", 3)
         >>> history.validated(ValidationKey("a", 0, 3, run), {"accuracy": 0.9})
-        >>> list(history.scores("a")), history.names
-        ([((0, 3), {'accuracy': 0.9})], {'accuracy': True})
-        >>> history.reported("a", 3), list(history.scores("a"))
-        (2, [])
+        >>> history.score_at(ValidationKey("a", 0, 3, run)), history.names
+        ({'accuracy': 0.9}, {'accuracy': True})
+        >>> history.reported("a", 3), history.score_at(ValidationKey("a", 0, 3, run))
+        (2, None)
     """
 
     def __init__(self) -> None:
@@ -179,10 +179,6 @@ class History:
     def score_at(self, key: ValidationKey) -> Mapping[str, Any] | None:
         """Return the score of an iteration's newest run; None if it has none."""
         return self._scores.get(key.trial_id, {}).get(key.place)
-
-    def scores(self, trial_id: str) -> Iterator[tuple[tuple[int, int], Mapping[str, Any]]]:
-        """Yield ``((generation, iteration), metrics)`` of validated iterations, in order."""
-        return iter(sorted(self._scores.get(trial_id, {}).items(), key=lambda one: one[0]))
 
 
 @dataclass
@@ -364,10 +360,8 @@ class SweepState:
             ... )
             ('failed', None)
         """
-        if (name := str(key)) in self.unfinished:
-            return None
         scored = self.history.is_newest(key) and self.history.score_at(key) is not None
-        return Status.VALIDATED.value if scored else self.failed_validations.get(name)
+        return Status.VALIDATED.value if scored else self.failed_validations.get(str(key))
 
     @property
     def knows_names(self) -> bool:
@@ -397,7 +391,3 @@ class SweepState:
     def lacks(self, result: Mapping[str, Any]) -> list[str]:
         """Return the metrics that the sweep uses and that are not finite numbers in a result."""
         return sorted(n for n in self.required if finite_number(metric_of(result, n)) is None)
-
-    def require(self, names: Iterable[str]) -> None:
-        """Add metrics that the sweep uses."""
-        self.required = self.required.union(names)

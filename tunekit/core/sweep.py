@@ -124,8 +124,8 @@ class Sweep:
         self.failures = Failures(detects_hopeless=rules.on_failure != "ignore")
         # The reports whose validations have not ended, by the validations' names.
         self._scoring: dict[str, Report] = {}
-        # The newest score of each trial that Tune has processed, and its iteration.
-        self._newest: dict[str, tuple[int, Mapping[str, Any]]] = {}
+        #: The newest score of each trial that Tune has processed, and its iteration.
+        self.newest: dict[str, tuple[int, Mapping[str, Any]]] = {}
         # Whether the sweep will end with an error.
         self._is_hopeless = False
         # Whether reports no longer wait for a first score, and whether a validation has ended in
@@ -152,18 +152,10 @@ class Sweep:
         if about.last and not about.saves and queue.resumable:
             commands += self._ends(trial_id, queue)  # what it has already saved is its last
         queue.continues()
-        names, generation = self.state.history.names, self.state.ancestry.generation(trial_id)
-        row = move_to_reported(report, names)
-        commands.append(
-            Record(
-                Reported(
-                    trial_id=trial_id,
-                    report=row,
-                    generation=generation,
-                    decision_point=about.point,
-                )
-            )
-        )
+        generation, point = self.state.ancestry.generation(trial_id), about.point
+        row = move_to_reported(report, self.state.history.names)
+        event = Reported(trial_id=trial_id, report=row, generation=generation, decision_point=point)
+        commands.append(Record(event))
         wants = Wants.SCORE_IF_LAST if about.may_be_last else Wants.NOTHING
         if about.saves:
             wants = self._wants(trial_id, iteration, about)
@@ -225,13 +217,8 @@ class Sweep:
             return [Advance(trial_id)]
         report.saved(checkpoint, path)
         key, validates = self.key(trial_id, report), report.wants is Wants.SCORE
-        saved = CheckpointSaved.of(
-            key,
-            path,
-            validates=validates,
-            kwargs=dict(report.kwargs),
-            timeout_s=report.timeout_s,
-        )
+        more = {"kwargs": dict(report.kwargs), "timeout_s": report.timeout_s}
+        saved = CheckpointSaved.of(key, path, validates=validates, **more)
         # The line is the request, too.
         request = self._request(trial_id, report, key, is_recorded=True) if validates else []
         return [Record(saved), *request, Advance(trial_id)]
@@ -347,21 +334,17 @@ class Sweep:
 
     def give(self, trial_id: str, report: Report, result: Mapping[str, Any]) -> list[Command]:
         """Handle that Tune is about to get the result of a report."""
-        ranks = report.metrics is not None and self.is_rankable(result)
+        ranks = report.metrics is not None and not self.state.lacks(result)
         report.give(ranked=ranks)
         unranked = report.metrics is not None and not ranks
         return [NotifyUnranked(trial_id, report, result)] if unranked else []
-
-    def is_rankable(self, result: Mapping[str, Any]) -> bool:
-        """Return whether a result has everything that the scheduler and the searcher use."""
-        return not self.state.lacks(result)
 
     def decided(
         self, trial_id: str, report: Report, decision: str, *, finished: bool
     ) -> list[Command]:
         """Handle Tune's decision on the result of a report, before Tune carries it out."""
         if report.ranked:
-            self._newest[trial_id] = report.iteration, report.metrics or {}
+            self.newest[trial_id] = report.iteration, report.metrics or {}
         processed = Processed.of(
             self.key(trial_id, report),
             report.path,
@@ -371,10 +354,6 @@ class Sweep:
             finished=finished,
         )
         return [Record(processed)]
-
-    def newest_of(self, trial_id: str) -> tuple[int, Mapping[str, Any]] | None:
-        """Return the iteration and the metrics of a trial's newest score that Tune has."""
-        return self._newest.get(trial_id)
 
     def dropped(self, trial_id: str) -> list[Command]:
         """Handle that a trial does not continue from its reports in the queue."""
@@ -394,7 +373,7 @@ class Sweep:
 
     def recalled(self, trial_id: str, report: Report) -> None:
         """Handle a ranked result that Tune processed in an earlier session."""
-        self._newest[trial_id] = report.iteration, report.metrics or {}
+        self.newest[trial_id] = report.iteration, report.metrics or {}
 
     def requested(
         self, trial_id: str, report: Report, key: ValidationKey, *, is_recorded: bool

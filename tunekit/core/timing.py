@@ -69,8 +69,7 @@ class StartTimes:
 
     Example:
         >>> starts = StartTimes()
-        >>> starts.begins("a", now=0.0), starts.begins("a", now=1.0)
-        (True, False)
+        >>> starts.begins("a", now=0.0)
         >>> starts.reported("a", now=5.0)
         >>> starts.typical_s
         5.0
@@ -79,9 +78,9 @@ class StartTimes:
         >>> starts.typical_s, starts.iteration_s
         (3.0, 2.0)
         >>> starts.begins("b", now=8.0), starts.reported("b", now=13.0), starts.ends("b")
-        (True, None, None)
+        (None, None, None)
         >>> starts.begins("c", now=13.0), starts.reported("c", now=18.0)  # where "b" had run
-        (True, None)
+        (None, None)
         >>> starts.avoidable_s, starts.total_s
         (3.0, 17.0)
     """
@@ -118,13 +117,11 @@ class StartTimes:
         mean_s = self._starting_s / self._started - (self.iteration_s or 0.0)
         return max(0.0, mean_s) * max(0, self._started - self._most)
 
-    def begins(self, trial_id: str, now: float) -> bool:
-        """Record that a trial has its resources; return whether that is new."""
-        new = trial_id not in self._begun
+    def begins(self, trial_id: str, now: float) -> None:
+        """Record that a trial has its resources."""
         self._begun.setdefault(trial_id, now)
         self._present.add(trial_id)
         self._most = max(self._most, len(self._present))
-        return new
 
     def trains(self, trial_id: str, now: float) -> None:
         """Record that a trial trains its next iteration in its process."""

@@ -6,6 +6,7 @@ and processes comes as a :class:`Situation`, gathered in one place.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -199,8 +200,10 @@ class Waiting:
         answers = until is not None and (until <= time or trial.queue.saves)
         if answers and process is Process.FREE and not trial.queue.over:
             return Next.WAIT if trial.queue.saves else Next.TRAIN
-        wait = self._wait(trial.trial_id, now.typical, time)
-        elsewhere = elsewhere or self.pool.decides_elsewhere(trial.trial_id)
+        # It decreases with time, so the trial has fewer and fewer reasons to do anything else.
+        wait = now.typical._replace(wait_s=self.pool.wait_s(trial.trial_id, time))
+        if self.pool.decides_elsewhere(trial.trial_id):
+            wait, elsewhere = wait._replace(late_s=0.0), True
         return what_next(
             trial.queue,
             now,
@@ -219,14 +222,6 @@ class Waiting:
         return Wait(
             durations.typical_s, durations.late_s, starts.typical_s, starts.iteration_s, continues
         )
-
-    def _wait(self, trial_id: str, typical: Wait, time: float) -> Wait:
-        """Return how long a trial still waits.
-
-        This decreases with time, so the trial has fewer and fewer reasons to do anything else.
-        """
-        late_s = 0.0 if self.pool.decides_elsewhere(trial_id) else typical.late_s
-        return typical._replace(wait_s=self.pool.wait_s(trial_id, time), late_s=late_s)
 
     def _process(self, trial: WaitingTrial, now: Circumstances) -> Process:
         if self.pool.runs_in(trial.trial_id):
@@ -278,10 +273,10 @@ class Waiting:
 
     def _waits_as_long(self, trial: WaitingTrial, now: float) -> bool:
         """Return whether a trial waits as long as a validation in its process would take."""
-        if trial.asks_until is None or trial.asks_until == float("inf"):
+        until, typical_s = trial.asks_until, self.pool.durations.typical_s
+        if until is None or until == math.inf:
             return True
-        typical_s = self.pool.durations.typical_s
-        return typical_s is not None and now + typical_s < trial.asks_until
+        return typical_s is not None and now + typical_s < until
 
     def _excludes(self, situation: Situation) -> bool:
         """Return whether validations can only run once a trial has released its resources."""
@@ -329,10 +324,9 @@ class Waiting:
         now, time = self.circumstances(situation), situation.now
         if elsewhere and not self._validates_each(situation):
             hosts = [one for one in hosts if self.what(one, now, time, elsewhere=True) is Next.WAIT]
-        undecided = self._needs_no_score and not self._validates_each(situation)
         attempts = self.pool.start_in_trials(
             [trial.trial_id for trial in hosts if not self.pool.runs_in(trial.trial_id)],
-            each=now.on_pending == "wait" or undecided,
+            each=now.on_pending == "wait" or self._needs_no_score,
             asking={trial.trial_id for trial in hosts if trial.asks_until is not None},
             others_wait=now.others_wait and self._typically_hand_over(situation),
         )
@@ -389,9 +383,10 @@ class Waiting:
             in_place: The trials that wait in their processes.
             processes: How many trials have a process.
         """
-        if not (self._starves(situation) and in_place and len(in_place) >= processes):
+        now, competes = situation.now, situation.typical.competes
+        starves = self.pool.starved_s(now) >= _STARVED_S and competes
+        if not (starves and in_place and len(in_place) >= processes):
             return []
-        now = situation.now
         first = min(in_place, key=lambda trial: self._since.get(trial.trial_id, now))
         if not first.queue.resumable:
             asks = first.asks_until is not None and not first.queue.saves
@@ -399,7 +394,3 @@ class Waiting:
         self._relieved.add(first.trial_id)
         self.pool.relieved(now)
         return [NotifyStarved(first.trial_id, processes)]
-
-    def _starves(self, situation: Situation) -> bool:
-        """Return whether validations have waited too long for resources that trials hold."""
-        return self.pool.starved_s(situation.now) >= _STARVED_S and situation.typical.competes

@@ -24,16 +24,6 @@ from tunekit.messages.advice import resume_advice
 from tunekit.messages.problems import Problems
 
 
-def check_storage(path: Any, filesystem: Any, problems: Problems) -> Any:
-    """Return the path of a sweep's results, absolute if it is local; add the problems with it."""
-    known = check_filesystem("run_config.storage_filesystem", filesystem, problems)
-    if known and path is not None:
-        fix = "Pass a local path, or a URI such as s3://bucket/digits."
-        found = check_path(path, filesystem, problems, "run_config.storage_path", fix)
-        return path if found is None else absolute(os.fsdecode(path), filesystem)
-    return path
-
-
 def check_name(given: str, name: str, problems: Problems) -> None:
     """Add a problem if Ray reads a sweep's name as a glob pattern, and so misses its files."""
     if glob.escape(name) != name:
@@ -149,9 +139,11 @@ def check_run_config(given: Any, problems: Problems) -> tune.RunConfig:
                 f"Pass RunConfig({name}=ray.tune.{kind.__name__}(...)); this one is a "
                 f"{type(value).__module__}.{type(value).__name__}, which Tune does not know."
             )
-    run_config.storage_path = check_storage(
-        run_config.storage_path, run_config.storage_filesystem, problems
-    )
+    path, filesystem = run_config.storage_path, run_config.storage_filesystem
+    if check_filesystem("run_config.storage_filesystem", filesystem, problems) and path is not None:
+        fix = "Pass a local path, or a URI such as s3://bucket/digits."
+        if check_path(path, filesystem, problems, "run_config.storage_path", fix) is not None:
+            run_config.storage_path = absolute(os.fsdecode(path), filesystem)
     if isinstance(run_config.name, str):
         check_name("run_config.name", run_config.name, problems)
     fix = "Pass a list of ray.tune.Callback instances."

@@ -201,14 +201,10 @@ def _cluster() -> dict[str, Any] | None:
 
 
 def _settings_of(config: ValidationConfig) -> dict[str, Any]:
+    names = ("when", "where", "on_pending", "on_failure", "max_in_flight", "max_retries")
     return {
         "fn": function_name(config.fn),
-        "when": config.when,
-        "where": config.where,
-        "on_pending": config.on_pending,
-        "on_failure": config.on_failure,
-        "max_in_flight": config.max_in_flight,
-        "max_retries": config.max_retries,
+        **{name: getattr(config, name) for name in names},
         "constraints": [one.text for one in config.constraints],
         "evaluators": config.evaluators,
         "timeout_s": config.task_config.timeout_s,

@@ -13,14 +13,13 @@ import io
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import structs
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback
 from ray.tune.result import DONE, EXPR_PROGRESS_FILE, EXPR_RESULT_FILE, RESULT_DUPLICATE
-from ray.tune.schedulers import TrialScheduler
 
 from tunekit._ray.checkpoints import (
     remove_left_over,
@@ -59,19 +58,6 @@ from tunekit.policies import CheckpointPolicy
 logger = logging.getLogger(__name__)
 
 
-class SweepScheduler(Protocol):
-    """What a restore needs of the sweep's :class:`~tunekit.ValidatedScheduler`."""
-
-    #: The user's scheduler.
-    scheduler: TrialScheduler
-
-    def recall(self, trial: Trial, result: dict[str, Any]) -> dict[str, Any]:
-        """Record a flat result of an earlier session."""
-
-    def choose_again(self, tune_controller: Any) -> None:
-        """Make the user's scheduler repeat its choice of a trial."""
-
-
 class Restore:
     """Continue a sweep from the records of its earlier sessions.
 
@@ -104,7 +90,7 @@ class Restore:
         # What follows is set by replay.
         self._trials: Mapping[str, Trial]
         self._shell: Shell
-        self._scheduler: SweepScheduler
+        self._scheduler: Any
         self._listeners: list[Any]
 
     @property
@@ -124,7 +110,7 @@ class Restore:
         self.past, self.as_of = ledger.past(), self.saved.get("as_of", 0)
         return True
 
-    def replay(self, trials: Mapping[str, Trial], shell: Shell, scheduler: SweepScheduler) -> None:
+    def replay(self, trials: Mapping[str, Trial], shell: Shell, scheduler: Any) -> None:
         """Bring everything to the end of the journal, from where each trial continues.
 
         Args:
@@ -391,7 +377,8 @@ class Restore:
         queue = Queue(report for report, _ in reports)
         if ends:
             queue.append(Report({DONE: True, RESULT_DUPLICATE: True}, last=True))
-        controller.queues.requeue(trial, queue)
+        self._shell.sweep.queues[trial.trial_id] = queue
+        controller.session.set_status(trial, Trial.RUNNING)
         for report, one in reports:
             self._request_again(trial, report, one)
         controller.queues.advance(trial)

@@ -138,7 +138,7 @@ class Run:
             if isinstance(listener, (AtDecisions, DefaultPolicy)):
                 listener.attach(controller.facts.saves, controller.capabilities.can_save)
         self._goals = {*controller.session.required_metrics(), *scheduler.objectives}
-        self.state.require([*self._goals, *(one.metric for one in config.constraints)])
+        self.state.required |= {*self._goals, *(one.metric for one in config.constraints)}
 
     # Its beginning ------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class Run:
         if controller.is_finished():
             self.outcome.conclude(list(self.trials.values()), self.sweep.failures)
             self.raise_error()
-            self.outcome.record_end(True)
+            self.outcome.ended_by_itself = True
         self._delete_surplus()
 
     # A step -------------------------------------------------------------------------------------
@@ -293,7 +293,7 @@ class Run:
         if finished := self.controller.is_finished():
             self.outcome.conclude(self.controller.get_trials(), self.sweep.failures)
         self.raise_error()
-        self.outcome.record_end(finished)
+        self.outcome.ended_by_itself = finished
 
     def _delete_surplus(self) -> None:
         """Delete checkpoints that are no longer needed, of the trials that changed in this step."""
@@ -314,12 +314,8 @@ class Run:
             "waiting": waiting,
             "starting": sum(1 for _ in processes.starting()),
         }
-        return sweep.status(
-            self.clock.time(),
-            trials,
-            self.validator.counts(),
-            total=len(self.trials) + self.controller.session.trials_to_come,
-        )
+        total = len(self.trials) + self.controller.session.trials_to_come
+        return sweep.status(self.clock.time(), trials, self.validator.counts(), total=total)
 
     def _wait_for_what_is_next(self) -> None:
         self.controller.waker.wake_on(self.validator.executor.awaited())

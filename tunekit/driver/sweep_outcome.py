@@ -50,7 +50,7 @@ class SweepOutcome:
         # The trials that the time budget or ``fail_fast`` has stopped; None if neither has.
         self._cut: set[str] | None = None
         # Whether the sweep was over at the end of the last step: Tune then takes no more steps.
-        self._ended_by_itself = False
+        self.ended_by_itself = False
         self._last: FailureText | None = None
         # Until a checkpoint is saved: whether any trial has reported, or has ended.
         self._has_reported = self._has_ended = False
@@ -155,17 +155,13 @@ class SweepOutcome:
             self._cut = {t for t in stopped if t not in self._state.ended}
             self._ledger.record(SessionCutShort(trial_ids=sorted(self._cut)))
 
-    def record_end(self, ended: bool) -> None:
-        """Record whether everything is done, before Tune ends all trials as if it were."""
-        self._ended_by_itself = ended
-
     def has_ended(self, to_come: int) -> bool:
         """Return whether the sweep has ended; False if it was interrupted.
 
         Args:
             to_come: How many trials the search algorithm has yet to create.
         """
-        ended = self._ended_by_itself and self.error is None
+        ended = self.ended_by_itself and self.error is None
         return ended and (self._cut is None or not (self._cut or to_come))
 
     def conclude(self, trials: Sequence[Trial], failures: Failures) -> None:

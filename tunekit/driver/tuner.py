@@ -350,11 +350,9 @@ class Tuner(tune.Tuner):
                 restored = super().restore(
                     path,
                     checkpointable_class(trainable),
-                    resume_unfinished=resume_unfinished,
-                    resume_errored=resume_errored,
-                    restart_errored=restart_errored,
                     param_space=param_space,
                     storage_filesystem=storage_filesystem,
+                    **resumes,
                     **internal,
                 )
             except (pickle.UnpicklingError, EOFError, ImportError, AttributeError) as error:

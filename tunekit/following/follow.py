@@ -177,7 +177,7 @@ class _Watched(Source):
     def new_requests(self) -> Sequence[Request]:
         """Return the next checkpoint if an evaluator is free for it."""
         self._list()
-        request = self._state.next(self._requested) if self._has_room() else None
+        request = self._state.next(self._requested) if self.has_room() else None
         if request is None:
             return ()
         self._requested.add(request.id)
@@ -253,9 +253,9 @@ class _Watched(Source):
                 return  # it is being deleted
             if run not in self._state.last:
                 folder = "" if run == self._folder.name else run
-                self._emit(TrialAdded(trial_id=run, folder=folder))
+                self.emit(TrialAdded(trial_id=run, folder=folder))
             for event in events:
-                self._emit(event)
+                self.emit(event)
         self._state.checked[entry.path] = now
 
     def _kept(self, request: Request) -> str:
@@ -271,9 +271,9 @@ class _Watched(Source):
             known = name in self._requested or seen.request.path in there
             if not known and not self._is_kept(seen.request):
                 reason = "its checkpoint was deleted or replaced before its evaluation began"
-                self._emit(ValidationRequested.of(seen.request.key, seen.request.path))
+                self.emit(ValidationRequested.of(seen.request.key, seen.request.path))
                 status = Status.SKIPPED.value
-                self._emit(ValidationEnded(id=name, status=status, reason=reason))
+                self.emit(ValidationEnded(id=name, status=status, reason=reason))
 
     def _all_ended(self, runs: Collection[str]) -> bool:
         """Return whether all runs have ended: by a step, or by their own record."""
@@ -288,7 +288,7 @@ class _Watched(Source):
         for path, reason in waits.items() if not self._over else ():
             logger.warning("%s was not complete when its run ended: %s.", path, reason)
         for run in self._state.last.keys() - self._state.ended:
-            self._emit(TrialEnded(trial_id=run))
+            self.emit(TrialEnded(trial_id=run))
         return True
 
 

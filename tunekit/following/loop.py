@@ -43,20 +43,12 @@ class Source:
         requests: The validation requests.
     """
 
-    _emit: Callable[[Event], None]
-    _has_room: Callable[[], bool]
+    #: Records an event, and returns whether one more validation could start now; set by the loop.
+    emit: Callable[[Event], None]
+    has_room: Callable[[], bool]
 
     def __init__(self, requests: Sequence[Request] = ()):
         self._requests = requests
-
-    def connect(self, emit: Callable[[Event], None], has_room: Callable[[], bool]) -> None:
-        """Connect to the loop.
-
-        Args:
-            emit: Records an event.
-            has_room: Returns whether one more validation could start now.
-        """
-        self._emit, self._has_room = emit, has_room
 
     def resume(self, before: Sequence[Event]) -> bool:
         """Apply the events of earlier sessions that count; return whether there is work left."""
@@ -137,7 +129,7 @@ class _Loop:
     ):
         self.validator = Validator(config, executor, time, record=self._record)
         self._source, self._recorder, self._config = source, recorder, config
-        source.connect(self._record, self._has_room)
+        source.emit, source.has_room = self._record, self._has_room
         # The requests whose validations have not ended, by name.
         self._submitted: dict[str, Request] = {}
         scored = any(map(is_score, before))

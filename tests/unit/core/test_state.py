@@ -32,7 +32,7 @@ def exploited(iteration: int, generation: int = 1, trial: str = "b") -> Exploite
 
 def after(*events: Event) -> SweepState:
     state = SweepState()
-    state.require(["accuracy"])
+    state.required |= {"accuracy"}
     return apply(state, *events)
 
 
