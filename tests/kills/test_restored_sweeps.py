@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
+import math
 import os
 import random
 import shutil
@@ -27,7 +29,7 @@ from tests.support.kills import Killed, bury, killed_after, run_killed
 from tests.support.restores import prepare_restore, restoring
 from tests.support.schedulers import CASES
 from tests.support.seeds import SCHEDULES
-from tests.support.sweeps import LENGTH, Counting, Endless, Ran, sweep
+from tests.support.sweeps import LENGTH, Counting, Endless, Ran, rows_of, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded
 from tunekit.driver import restore, run
 from tunekit.errors import ConfigError
@@ -122,6 +124,20 @@ def test_pending_validation_of_a_deleted_checkpoint_fails_after_a_restore(tmp_pa
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     # The trial went on from the checkpoint before it, and ran the iteration again.
     assert complete(ran)
+
+
+def test_progress_table_of_a_restored_sweep_has_the_values_of_its_results_in_each_column(tmp_path):
+    options = {"loggers": True, "settings": {"when": 2}}
+    kill(tmp_path, 65, **options)
+    for trial in restored(tmp_path, **options).trials:
+        results = rows_of(trial)
+        with Path(trial.local_path, "progress.csv").open() as file:
+            rows = list(csv.DictReader(file))
+        assert [int(row["training_iteration"]) for row in rows] == [1, 2, 3, 4, 5, 6]
+        for row, result in zip(rows, results, strict=True):
+            for name in ("training_iteration", "loss", "accuracy", "trial_id"):
+                shown = row[name] and type(result.get(name, 0.0))(row[name])
+                assert shown == result[name] if name in result else math.isnan(shown or math.nan)
 
 
 def test_trial_without_any_checkpoint_left_starts_over_after_a_restore(tmp_path):

@@ -73,7 +73,7 @@ NEEDED = {
         "get_air_verbosity _detect_reporter _infer_user_metrics _TrialTableData"
     ),
     "ray.tune.experimental.output:TuneTerminalReporter": "_get_heartbeat",
-    "ray.tune.logger": "LoggerCallback._restore_from_remote",
+    "ray.tune.logger": "CSVLoggerCallback._setup_trial LoggerCallback._restore_from_remote",
     "ray.tune.progress_reporter": "IS_NOTEBOOK _detect_reporter",
     "ray.tune.registry": "get_trainable_cls",
     "ray.tune.search": "SearchAlgorithm._finished",

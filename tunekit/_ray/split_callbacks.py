@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 from ray.tune.callback import Callback, CallbackList
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback, LoggerCallback
+from ray.tune.result import EXPR_PROGRESS_FILE
 
 from tunekit.core.metrics import flatten
 from tunekit.core.sweep import Sweep
@@ -33,6 +35,8 @@ class SplitCallbacks(CallbackList):
         for callback in callbacks:
             if isinstance(callback, LoggerCallback):
                 _keep_local(callback)
+            if isinstance(callback, CSVLoggerCallback):
+                _keep_columns(callback)
 
     def on_trial_report(
         self, iteration: int, trials: list[Trial], trial: Trial, report: dict[str, Any]
@@ -87,3 +91,22 @@ def _keep_local(logger: LoggerCallback) -> None:
             restore(logger, file_name, trial)
 
     own._restore_from_remote = restore_if_lacking
+
+
+def _keep_columns(logger: CSVLoggerCallback) -> None:
+    """Make a logger continue a table with the columns that it has.
+
+    Whenever a trial starts, Tune's logger takes the columns from the trial's next result. It may
+    have others than the first one, or in another order: a score comes last, a missing one first.
+    """
+    own: Any = logger
+    set_up = own._setup_trial
+
+    def set_up_with_columns(trial: Trial) -> None:
+        set_up(trial)
+        if own._trial_continue[trial]:
+            with Path(trial.local_path, EXPR_PROGRESS_FILE).open(newline="") as file:
+                columns = next(csv.reader(file), [])
+            own._trial_csv[trial] = csv.DictWriter(own._trial_files[trial], columns)
+
+    own._setup_trial = set_up_with_columns
