@@ -259,6 +259,7 @@ def test_experiment_plateau_stopper_ends_the_sweep_at_a_plateau_of_scores(tmp_pa
         (1, list(range(1, END + 1)), True),
         (4, [4, 8, 12], False),
         (5, [5, 10], False),
+        (5, [5, 10], True),
     ],
 )
 def test_stopper_gets_each_score_of_a_trial_once_and_in_order(tmp_path, every, asked, as_function):

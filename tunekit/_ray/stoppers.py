@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from types import CellType, FunctionType
 from typing import Any
 
 from ray.tune.stopper import (
@@ -42,8 +43,8 @@ class WithoutScore(Stopper):
     """Ask a stopper about a result without a score.
 
     The trial stops if the stopper would stop it whatever the score: ``accuracy > 0.9 or
-    training_iteration >= 10`` at iteration 10. A stopper that changes its state when it is
-    asked is not asked, because it may count scores.
+    training_iteration >= 10`` at iteration 10. A stopper or function that changes its state when
+    it is asked is not asked, because it may count scores.
 
     Args:
         stopper: The stopper.
@@ -63,6 +64,10 @@ class WithoutScore(Stopper):
         >>> late = FunctionStopper(lambda _, r: r["accuracy"] > 0.9 or r["training_iteration"] > 9)
         >>> [WithoutScore(late, ["accuracy"])("a", {"training_iteration": n}) for n in (9, 10)]
         [False, True]
+        >>> asked = []
+        >>> counts = FunctionStopper(lambda _, r: asked.append(r["accuracy"]) or len(asked) > 1)
+        >>> WithoutScore(counts, ["accuracy"])("a", {"training_iteration": 1}), asked
+        (False, [])
     """
 
     def __init__(self, stopper: Stopper, names: Collection[str]):
@@ -84,17 +89,14 @@ class WithoutScore(Stopper):
             return bool(part(trial_id, result))
         if type(part) in _READ_ONE_METRIC:
             return part._metric in result and bool(part(trial_id, result))
-        # A function is called once for each result on which it decides by training metrics alone.
-        function = type(part) is FunctionStopper
-        asked, row = part if function else copy.deepcopy(part), _Row(result, lacking, math.nan)
+        asked, row = _copied(part), _Row(result, lacking, math.nan)
+        before = repr(_state_of(asked))
         stops = _asked(asked, trial_id, row)
         if not row.has_read:
-            return stops if function else bool(part(trial_id, result))
-        counts = not function and repr(vars(asked)) != repr(vars(part))
+            return bool(part(trial_id, result))
+        counts = repr(_state_of(asked)) != before
         others = (_Row(result, lacking, score) for score in (-math.inf, math.inf, _Fits()))
-        return (
-            stops and not counts and all(_asked(copy.deepcopy(part), trial_id, r) for r in others)
-        )
+        return stops and not counts and all(_asked(_copied(part), trial_id, r) for r in others)
 
 
 def _asked(stopper: Stopper, trial_id: str, row: _Row) -> bool:
@@ -104,6 +106,61 @@ def _asked(stopper: Stopper, trial_id: str, row: _Row) -> bool:
         if row.has_read:
             return False  # it needs the number itself
         raise
+
+
+def _state_of(stopper: Stopper) -> Any:
+    """Return what a stopper may change when it is asked; of a function, what it can refer to."""
+    if type(stopper) is not FunctionStopper:
+        return vars(stopper)
+    function = stopper._fn
+    if not isinstance(function, FunctionType):  # a method, or an object that can be called
+        return getattr(getattr(function, "__self__", function), "__dict__", None)
+    return function.__defaults__, *map(dict, _names_of(function))
+
+
+def _copied(stopper: Stopper) -> Stopper:
+    """Return a copy of a stopper, whose state is its own.
+
+    ``copy`` takes a function for a constant, but it may count in a variable of its own, in one that
+    it closes over, or in one of its module.
+    """
+    function = getattr(stopper, "_fn", None)
+    if type(stopper) is not FunctionStopper or not isinstance(function, FunctionType):
+        return copy.deepcopy(stopper)
+    closed_over, of_module = _names_of(function)
+    memo: dict[int, Any] = {}
+    same = FunctionType(
+        function.__code__,
+        {**function.__globals__, **{name: _own(one, memo) for name, one in of_module.items()}},
+        function.__name__,
+        _own(function.__defaults__, memo),
+        tuple(CellType(_own(one, memo)) for one in closed_over.values()),
+    )
+    same.__kwdefaults__ = _own(function.__kwdefaults__, memo)
+    return FunctionStopper(same)
+
+
+def _names_of(function: FunctionType) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the variables that a function closes over, and those of its module that it uses."""
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    known = function.__globals__
+    used = {name: known[name] for name in function.__code__.co_names if name in known}
+    return {name: _contents(cell) for name, cell in cells}, used
+
+
+def _contents(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing has been assigned to the variable
+        return None
+
+
+def _own(value: Any, memo: dict[int, Any]) -> Any:
+    """Return a copy of a value, or the value if it cannot be copied, like a module or a lock."""
+    try:
+        return copy.deepcopy(value, memo)
+    except Exception:
+        return value
 
 
 class _Fits(float):
