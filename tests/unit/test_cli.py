@@ -23,7 +23,7 @@ import tunekit
 from tests.support.kills import Killed, killed_after
 from tests.support.readers import session, trial, tunekit_
 from tests.support.schedulers import asha
-from tests.support.sweeps import Ran, quality, sweep
+from tests.support.sweeps import FailsOnce, Ran, quality, sweep
 from tunekit.board import page
 from tunekit.board.page import write_page
 from tunekit.cli import commands, main, on_ray
@@ -157,6 +157,12 @@ def test_status_groups_failures_by_reason_and_names_their_checkpoints(tmp_path):
     assert [cause["count"] for cause in known["causes"]] == [1, 2]
     assert re.search(r" fail_at\n", result.stdout)
     assert set(re.findall(r"^ +\d  .* (\w+)$", result.stdout, re.M)) == {"4", "None"}
+
+
+def test_status_names_the_iteration_after_which_a_trial_failed_that_has_recovered(tmp_path):
+    sweep(tmp_path, trainable=FailsOnce, trials=1, max_failures=1)
+    known = json.loads(tunekit_("status", tmp_path / "sweep", "--json").stdout)
+    assert [(row["of"], row["iteration"]) for row in known["failures"]] == [("trial", 5)]
 
 
 def test_json_output_has_null_for_infinite_hyperparameters(tmp_path):

@@ -115,6 +115,7 @@ class TrialSummary:
         stopped: Whether its scheduler ended it, or it was stopped by hand.
         by_hand: Whether it was stopped by hand.
         failures: The number of its failures.
+        failed_at: The generation and the training iteration after which it failed last.
         added: When it was added, in seconds since the epoch.
         ended: When it ended, in seconds since the epoch; None if it has not.
         trained_s: The seconds that it trained.
@@ -131,6 +132,7 @@ class TrialSummary:
     stopped: bool = False
     by_hand: bool = False
     failures: int = 0
+    failed_at: tuple[int, int] = (0, 0)
     added: float = math.nan
     ended: float | None = None
     trained_s: float = 0.0

@@ -281,9 +281,12 @@ class Timeline:
                     event.removed or summary.by_hand or event.trial_id in self._stopping
                 )
             case TrialFailed():
-                self._trial(event).failures += 1
+                summary = self._trial(event)
+                summary.failures += 1
+                summary.failed_at = summary.generation, summary.iteration
             case TrialErrored():
                 summary = self._trial(event)
+                summary.failed_at = summary.generation, summary.iteration
                 summary.status, summary.ended = "error", now
                 summary.failures, summary.by_hand = max(summary.failures, 1), False
             case TrialRetried():

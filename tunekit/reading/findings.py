@@ -173,7 +173,7 @@ def failures_of(timeline: Timeline, errors: Mapping[str, str]) -> list[dict[str,
         if trial.failures:
             text = errors.get(trial.trial_id)
             reason = text.splitlines()[-1].strip() if text else None
-            own = {name: getattr(trial, name) for name in names}
+            own = dict(zip(names, (trial.trial_id, *trial.failed_at, trial.status), strict=True))
             own |= {"times": trial.failures, "reason": reason, "details": text}
             found.append({"of": "trial", **own})
     every = {"validation": timeline.validations, "later validation": timeline.later}

@@ -80,7 +80,7 @@ def trials(timeline: Timeline, ranked: Iterable[Ranked]) -> pd.DataFrame:
                 row[f"{name}_iteration"] = scored.iteration
                 row[f"{name}_generation"] = scored.generation
                 row[f"{name}_checkpoint"] = scored.checkpoint
-        del row["config"]
+        del row["config"], row["failed_at"]
         config = flatten(timeline.config_of(trial_id))
         rows.append({**row, **counts[trial_id], **{f"config/{k}": v for k, v in config.items()}})
     return table(rows, TRIALS)
