@@ -18,6 +18,7 @@ import ray.tune.search
 from ray import tune
 
 import tunekit
+from tests.support.events import ended, reported, saved
 from tests.support.fakes import FakeClock
 from tests.support.readers import session, validate_here
 from tests.support.recordings import asha, grown, killed, pbt
@@ -500,3 +501,11 @@ def test_followed_sweep_shows_later_validations_of_its_checkpoints(tmp_path, mon
     assert "robust/accuracy" in follower.sweep.reports
     same(follower.sweep, tunekit.load(home))
     assert not follower.poll()
+
+
+def test_best_says_that_no_result_with_a_validated_metric_was_processed():
+    read = tunekit.Sweep([reported(1), saved(1, validates=True), ended(1)])
+    assert set(read.timeline.names) == {"accuracy"}
+    with pytest.raises(tunekit.errors.MetricNotFoundError) as caught:
+        read.best("accuracy", "max")
+    assert "'accuracy'" in str(caught.value) and "Did you mean" not in str(caught.value)

@@ -294,6 +294,11 @@ class Sweep:
         best = self._first(ranking_of(self.timeline, metric, mode), metric)
         if best is None:
             names = self.timeline.names
+            if metric in names:
+                raise MetricNotFoundError(
+                    f"{metric!r} was validated, but Tune has processed no result with it as a "
+                    "number. Wait for the first one, or restore the sweep if it has ended."
+                )
             near = closest_name(metric, names)
             raise MetricNotFoundError(
                 f"No validation has ended with {metric!r} as a number. "
