@@ -23,6 +23,7 @@ from tests.support import schedulers
 from tests.support.journals import read
 from tests.support.kills import run_killed
 from tests.support.sweeps import Counting, Endless, FailsOnce, Ran, rows_of, sweep
+from tunekit._ray import split_callbacks
 from tunekit.driver.results import ValidatedResults
 
 LENGTH = 14
@@ -288,3 +289,14 @@ def test_metric_that_a_callback_adds_to_a_result_is_kept(tmp_path):
 
     [trial] = sweep(tmp_path, trials=1, later_callbacks=(Changes(),)).trials
     assert trial.last_result["accuracy_percent"] == 100 * trial.last_result["accuracy"]
+
+
+def test_outage_of_the_storage_at_the_first_result_of_a_trial_loses_no_row(tmp_path, monkeypatch):
+    def fails(filesystem: Any, path: str) -> bool:
+        raise OSError(f"no route to {path}")
+
+    monkeypatch.setattr(split_callbacks, "exists", fails)
+    ran, store = run(tmp_path, trials=2)
+    for trial in ran.trials:
+        assert trial.status == Trial.TERMINATED
+        assert len(table(trial)) == len(rows_of(trial)) == len(store.rows[trial.trial_id]) > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import logging
 import math
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -16,6 +17,8 @@ from ray.tune.result import EXPR_PROGRESS_FILE
 from tunekit.core.metrics import flatten
 from tunekit.core.sweep import Sweep
 from tunekit.journal.paths import exists
+
+logger = logging.getLogger(__name__)
 
 
 class SplitCallbacks(CallbackList):
@@ -75,31 +78,35 @@ def with_columns(result: dict[str, Any], names: AbstractSet[str]) -> dict[str, A
     return {**dict.fromkeys(sorted(names - flatten(result).keys()), math.nan), **result}
 
 
-def _keep_local(logger: LoggerCallback) -> None:
+def _keep_local(of_tune: LoggerCallback) -> None:
     """Make a logger fetch the synced file of a trial only if there is one, and no local one.
 
     Whenever a trial starts, Tune's logger for ``result.json`` overwrites the local file with the
     synced one, and loses the rows in between.
     """
-    restore = type(logger)._restore_from_remote
-    own: Any = logger
+    restore = type(of_tune)._restore_from_remote
+    own: Any = of_tune
 
     def restore_if_lacking(file_name: str, trial: Trial) -> None:
         if trial.checkpoint is None or Path(trial.local_path, file_name).exists():
             return  # without a checkpoint, Tune restores nothing
-        if exists(trial.storage.storage_filesystem, f"{trial.storage.trial_fs_path}/{file_name}"):
-            restore(logger, file_name, trial)
+        path = f"{trial.storage.trial_fs_path}/{file_name}"
+        try:
+            if exists(trial.storage.storage_filesystem, path):
+                restore(of_tune, file_name, trial)
+        except OSError as error:  # an outage; what a restore has written is there anyway
+            logger.warning("%s cannot be read: %s. A logger begins it again.", path, error)
 
     own._restore_from_remote = restore_if_lacking
 
 
-def _keep_columns(logger: CSVLoggerCallback) -> None:
+def _keep_columns(of_tune: CSVLoggerCallback) -> None:
     """Make a logger continue a table with the columns that it has.
 
-    Whenever a trial starts, Tune's logger takes the columns from the trial's next result. It may
-    have others than the first one, or in another order: a score comes last, a missing one first.
+    In a restored sweep, Tune's logger takes the columns from a trial's next result. It may have
+    others than the first one, or in another order: a score comes last, a missing one first.
     """
-    own: Any = logger
+    own: Any = of_tune
     set_up = own._setup_trial
 
     def set_up_with_columns(trial: Trial) -> None:
