@@ -106,6 +106,7 @@ INLINE = [
     ),
     ("tunekit.Tuner(", "tune.Tuner("),
     ("    validation_config=tunekit.ValidationConfig(fn=validate),\n", ""),
+    ("fit(progress=True)", "fit()"),
 ]
 DEMO = examples.ROOT / "notebooks" / "digits.py"
 # Replaces the demonstration's main function, with validation in the training loop.
