@@ -13,7 +13,7 @@ not. It is a separate process, with the defaults of
 - tunekit: the function of Ray Tune's run, with the validation in a ``validation_config``. It
   validates in the trial's process, or in others (``where="elsewhere"``).
 
-Who runs out of memory is killed by Ray, which is told to keep more of it free, or by the kernel.
+What runs out of memory is killed by Ray, which is told to keep more free, or by the kernel.
 
 A run survives if it ends by itself without an error, and all other validations have scores. The
 table shows what has become of the score that was lost: whether a reader finds a reason, or only

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from types import CellType, FunctionType
+from types import BuiltinFunctionType, CellType, FunctionType, ModuleType, NoneType
 from typing import Any
 
 from ray.tune.stopper import (
@@ -22,6 +22,8 @@ from ray.tune.stopper import (
 from tunekit.core.metrics import flatten, merge
 
 _READ_NOTHING = (MaximumIterationStopper, NoopStopper, TimeoutStopper)
+#: What a function may use and not count in.
+_CONSTANT = (ModuleType, FunctionType, BuiltinFunctionType, type, NoneType)
 _READ_ONE_METRIC = (ExperimentPlateauStopper, TrialPlateauStopper)
 
 
@@ -68,6 +70,12 @@ class WithoutScore(Stopper):
         >>> counts = FunctionStopper(lambda _, r: asked.append(r["accuracy"]) or len(asked) > 1)
         >>> WithoutScore(counts, ["accuracy"])("a", {"training_iteration": 1}), asked
         (False, [])
+        >>> def says(trial_id, result):
+        ...     print("asked")
+        ...     return result["training_iteration"] > 9
+        >>> WithoutScore(FunctionStopper(says), ["accuracy"])("a", {"training_iteration": 10})
+        asked
+        True
     """
 
     def __init__(self, stopper: Stopper, names: Collection[str]):
@@ -93,7 +101,7 @@ class WithoutScore(Stopper):
         before = repr(_state_of(asked))
         stops = _asked(asked, trial_id, row)
         if not row.has_read:
-            return bool(part(trial_id, result))
+            return stops if asked is part else bool(part(trial_id, result))
         counts = repr(_state_of(asked)) != before
         others = (_Row(result, lacking, score) for score in (-math.inf, math.inf, _Fits()))
         return stops and not counts and all(_asked(_copied(part), trial_id, r) for r in others)
@@ -112,14 +120,14 @@ def _state_of(stopper: Stopper) -> Any:
     """Return what a stopper may change when it is asked; of a function, what it can refer to."""
     if type(stopper) is not FunctionStopper:
         return vars(stopper)
-    function = stopper._fn
+    function = getattr(stopper, "_fn", None)
     if not isinstance(function, FunctionType):  # a method, or an object that can be called
         return getattr(getattr(function, "__self__", function), "__dict__", None)
     return function.__defaults__, *map(dict, _names_of(function))
 
 
 def _copied(stopper: Stopper) -> Stopper:
-    """Return a copy of a stopper, whose state is its own.
+    """Return a copy of a stopper, whose state is its own; a function without any is returned.
 
     ``copy`` takes a function for a constant, but it may count in a variable of its own, in one that
     it closes over, or in one of its module.
@@ -128,6 +136,9 @@ def _copied(stopper: Stopper) -> Stopper:
     if type(stopper) is not FunctionStopper or not isinstance(function, FunctionType):
         return copy.deepcopy(stopper)
     closed_over, of_module = _names_of(function)
+    own = (function.__defaults__, function.__kwdefaults__, *closed_over.values())
+    if all(isinstance(one, _CONSTANT) for one in (*own, *of_module.values())):
+        return stopper  # so it is called once for a result on which it decides without a score
     memo: dict[int, Any] = {}
     same = FunctionType(
         function.__code__,
