@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
@@ -166,6 +168,14 @@ class _SuccessiveHalving(SchedulerBase):
         ]
         kind = type(self).__name__
         return f"Using {kind}: trials at each rung: " + (", ".join(rungs) or "no rungs")
+
+    def save(self, checkpoint_path: str) -> None:
+        """Save its state to a file."""
+        Path(checkpoint_path).write_bytes(pickle.dumps(self.__dict__))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restore the state that :meth:`save` saved."""
+        self.__dict__.update(pickle.loads(Path(checkpoint_path).read_bytes()))
 
     def _start_one_by_one(self, tune_controller: Any) -> None:
         if not self._stops:

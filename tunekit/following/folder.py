@@ -186,7 +186,7 @@ class WatchedFolder:
     Args:
         filesystem: The storage.
         path: The folder there.
-        pattern: As for :func:`step_in`.
+        pattern: As for :func:`read_name`.
     """
 
     def __init__(self, filesystem: pyarrow.fs.FileSystem, path: str, pattern: str | None = None):

@@ -61,11 +61,23 @@ TOO_LARGE = f"the number in the name is larger than {MOST}, so it is not a step"
 def read_name(name: str, pattern: str | None = None) -> tuple[int | None, str]:
     """Return the step in a name, or else why it has none if it looks like a checkpoint's.
 
+    The number next to "step", "iter" or the like is the step, otherwise the number next to "epoch";
+    without such a word, the only number, or the second of two (epoch and step). Numbers in words
+    (resnet50), decimals and numbers after "=" do not count. A file needs a suffix for weights; a
+    suffix for anything (.pkl), or none, also needs a word for what it is, such as "model". Copies
+    ("best", "last") count only if they are kept for a score that is in the name.
+
     Args:
         name: The name of a file or a folder.
-        pattern: As for :func:`step_in`.
+        pattern: A regular expression for the whole name, whose first group is the step. None: the
+            names that known trainers use.
 
     Example:
+        >>> names = ["checkpoint-500", "a_20_steps.zip", "epoch=3-step=400.ckpt", "7", "model.bin"]
+        >>> [read_name(name)[0] for name in names]
+        [500, 20, 400, 7, None]
+        >>> read_name("best_epoch_3.pth")[0], read_name("run7-final", r"run(\\d+)-final")[0]
+        (None, 7)
         >>> read_name("last.ckpt"), read_name("config.json")
         ((None, 'the name says that it is a copy of another checkpoint'), (None, ''))
     """
