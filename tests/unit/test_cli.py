@@ -9,9 +9,11 @@ import runpy
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pyarrow.fs
 import pytest
@@ -23,15 +25,17 @@ import tunekit
 from tests.support.kills import Killed, killed_after
 from tests.support.readers import session, trial, tunekit_
 from tests.support.schedulers import asha
-from tests.support.sweeps import FailsOnce, Ran, quality, sweep
+from tests.support.sweeps import Counting, Endless, FailsOnce, Ran, quality, sweep
 from tunekit.board import page
-from tunekit.board.page import write_page
 from tunekit.cli import commands, main, on_ray
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
+from tunekit.core.events import SessionClosed
 from tunekit.driver.program import Program
 from tunekit.journal.experiments import sweeps_below
+from tunekit.journal.journal import Journal
 from tunekit.journal.lock import LOCK, DriverLock
+from tunekit.journal.storage import LocalFolder
 
 ROOT = Path(__file__).parents[2]
 
@@ -44,6 +48,13 @@ def killed(folder: Path, writes: int = 60, base: Any = None, **options: Any) -> 
     with pytest.raises(Killed), killed_after(writes):
         run(folder, base, **options)
     return folder / "sweep"
+
+
+def raising(error: BaseException) -> Callable[..., Any]:
+    def fail(*args: Any, **options: Any) -> Any:
+        raise error
+
+    return fail
 
 
 def running(folder: Path) -> Path:
@@ -107,31 +118,29 @@ def test_status_ranks_by_the_metric_and_mode_options(ended):
 
 
 def test_status_of_a_killed_sweep_has_its_pending_validations_and_how_to_continue(tmp_path):
-    path = killed(tmp_path, validation_slots=1)
-    sweep = tunekit.load(path)
+    sweep = tunekit.load(killed(tmp_path, validation_slots=1))
     status = status_json(sweep, now=sweep.timeline.last + 90)
     assert status["state"] == "killed" and status["heard_s"] == 90
-    kinds = [row["status"] for row in status["waits_for"]]
-    assert kinds.count("running") == 1 and "queued" in kinds
-    running = next(row for row in status["waits_for"] if row["status"] == "running")
+    [running], queued = (
+        [row for row in status["waits_for"] if row["status"] == kind]
+        for kind in ("running", "queued")
+    )
     assert running["for_s"] < 90, "it ran until the driver was killed"
     behind = [row["unprocessed"] for row in status["ranking"] if row["unprocessed"]]
-    assert status["unprocessed"] == sum(behind) >= len(kinds) > len(behind) > 1
+    assert status["unprocessed"] == sum(behind) > len(queued) > len(behind) > 1
     text = format_status(status)
     assert status["continue_with"].startswith("tunekit resume /")
-    assert (
-        "90 s" in text
-        and f" {status['driver']['pid']} " in text
-        and status["continue_with"] in text
-    )
+    assert status["continue_with"] in text and "90 s" in text
+    assert f" {status['driver']['pid']} " in text
     counts = {line[:13].strip(): line[13:] for line in text.splitlines()}
-    assert f"1 running, {kinds.count('queued')} queued" in counts["waits for"]
+    assert f"1 running, {len(queued)} queued" in counts["waits for"]
     assert f" {running['trial_id']} " in counts["waits for"]
     assert re.findall(r"\d+", counts["reports"]) == [f"{sum(behind)}", f"{len(behind)}"]
+    oldest = {row["trial_id"]: row for row in reversed(status["waits_for"])}
     for _, trial_id, *row in rows_of(text):
-        own = [one for one in status["waits_for"] if one["trial_id"] == trial_id]
-        oldest = f" {own[0]['iteration']} {own[0]['status']} " if own else "queued"
-        assert (oldest in f"{' '.join(row)} ") == bool(own)
+        own = oldest.get(trial_id)
+        waits = f" {own['iteration']} {own['status']} " if own else "queued"
+        assert (waits in f"{' '.join(row)} ") == bool(own)
 
 
 def test_status_groups_failures_by_reason_and_names_their_checkpoints(tmp_path):
@@ -190,10 +199,8 @@ def test_status_watch_prints_a_line_per_refresh_until_the_sweep_ends(tmp_path, m
 
 
 def test_ctrl_c_ends_status_watch_with_exit_code_0(tmp_path, monkeypatch):
-    def sleep(seconds: float) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands, "time", SimpleNamespace(time=time.time, sleep=sleep))
+    interrupted = SimpleNamespace(time=time.time, sleep=raising(KeyboardInterrupt()))
+    monkeypatch.setattr(commands, "time", interrupted)
     result = tunekit_("status", running(tmp_path), "--watch", 5)
     assert result.exit_code == 0 and result.stdout.split()[:2] == ["sweep", "running"]
 
@@ -207,19 +214,14 @@ def test_status_watch_of_a_killed_sweep_ends_at_once_with_how_to_continue(tmp_pa
 # best ------------------------------------------------------------------------------------------
 
 
-def test_best_json_is_one_object_with_score_config_and_checkpoint(ended):
+def test_best_shows_score_config_and_checkpoint_as_text_with_python_and_as_json(ended):
     path, _ = ended
     result = tunekit_("best", path, "--json")
     known, found = json.loads(result.stdout), tunekit.load(path).best()
     assert result.exit_code == 0
     assert (known["trial_id"], known["score"]) == (found.trial_id, found.score)
     assert known["config"] == dict(found.config) and known["checkpoint"] == found.path
-    assert known["kept"] and Path(known["checkpoint"]).is_dir()
-    assert (known["metric"], known["mode"]) == ("accuracy", "max")
-
-
-def test_best_prints_the_score_and_python_that_loads_the_checkpoint(ended):
-    path, _ = ended
+    assert known["kept"] and (known["metric"], known["mode"]) == ("accuracy", "max")
     first, *_, line = tunekit_("best", path, "--mode", "min").stdout.splitlines()
     found = tunekit.load(path).best(mode="min")
     assert eval(line.strip()).path == found.path
@@ -227,12 +229,13 @@ def test_best_prints_the_score_and_python_that_loads_the_checkpoint(ended):
 
 
 def test_best_reports_a_checkpoint_whose_folder_is_missing(tmp_path):
-    run(tmp_path, trials=1)
-    whole = tunekit_("best", tmp_path / "sweep").stdout
-    path = Path(tunekit.load(tmp_path / "sweep").best().path)
-    path.rename(path.with_name("elsewhere"))
-    assert tunekit_("best", tmp_path / "sweep").stdout != whole
-    assert not json.loads(tunekit_("best", tmp_path / "sweep", "--json").stdout)["kept"]
+    trial(session(tmp_path), "a", 0.5)
+    checkpoint = tmp_path / "train_a/checkpoint_000001"
+    checkpoint.mkdir(parents=True)
+    whole = tunekit_("best", tmp_path).stdout
+    checkpoint.rmdir()
+    assert tunekit_("best", tmp_path).stdout != whole
+    assert not json.loads(tunekit_("best", tmp_path, "--json").stdout)["kept"]
 
 
 @pytest.mark.parametrize("writes", [15, 60], ids=["before-validations", "during-validations"])
@@ -286,39 +289,21 @@ def test_report_of_a_remote_sweep_is_written_to_the_current_directory(monkeypatc
 COUNTING = "tests.support.sweeps:Counting"
 
 
-class Restored:
-    """A fake Tuner that continues the sweep in this process."""
-
-    calls: list[tuple[str, Any, dict[str, bool]]] = []
-    then: Any = None
-
-    @classmethod
-    def restore(cls, path: str, trainable: Any, **options: bool) -> Restored:
-        cls.calls.append((path, trainable, options))
-        return cls()
-
-    def __init__(self) -> None:
-        self.validation = SimpleNamespace(program=Program())
-
-    def fit(self, *, progress=False) -> None:
-        print("Tune's own output")
-        type(self).then()
-
-
 @pytest.fixture
-def restored(monkeypatch):
-    Restored.calls, Restored.then = [], lambda: None
-    monkeypatch.setattr(on_ray, "Tuner", Restored)
+def restored(monkeypatch) -> mock.Mock:
+    """A double of ``Tuner.restore``, with whose result nothing happens."""
+    tuner = mock.Mock(validation=SimpleNamespace(program=Program()))
+    tuner.fit.side_effect = lambda **options: print("Tune's own output")
+    restore = mock.Mock(return_value=tuner)
+    monkeypatch.setattr(on_ray, "Tuner", SimpleNamespace(restore=restore))
     monkeypatch.setattr(on_ray, "ray", SimpleNamespace(is_initialized=lambda: True))
-    return Restored
+    return restore
 
 
-def written_down(folder: Path, where: str | None, **options: Any) -> Path:
+def written_down(home: Path, where: str | None) -> Path:
     """A sweep that has ended, and has written down its trainable."""
-    ran = run(folder, run=False, trials=2, **options)
-    ran.validation.program.trainable = where
-    ran.sweep.run(most=50_000)
-    return folder / "sweep"
+    Journal(LocalFolder(home), about={"trainable": where}).append(SessionClosed(finished=True))
+    return home
 
 
 def test_resume_restores_with_the_recorded_trainable_unless_another_is_given(tmp_path, restored):
@@ -327,17 +312,12 @@ def test_resume_restores_with_the_recorded_trainable_unless_another_is_given(tmp
     assert result.exit_code == 0 and json.loads(result.stdout)["state"] == "finished"
     assert "Tune's own output" in result.stderr
     result = tunekit_("resume", path, "--errored", "--trainable", "tests.support.sweeps:Endless")
-    assert "sweep  finished" in result.stdout and "Tune's own output" in result.stdout
+    assert "finished" in result.stdout and "Tune's own output" in result.stdout
     tunekit_("resume", path, "--restart-errored")
-    assert [(where, trainable.__name__) for where, trainable, _ in restored.calls] == [
-        (str(path), name) for name in ("Counting", "Endless", "Counting")
-    ]
-    assert [tuple(options.values()) for *_, options in restored.calls] == [
-        (False, False),
-        (True, False),
-        (False, True),
-    ]
-    assert list(restored.calls[0][2]) == ["resume_errored", "restart_errored"]
+    calls = [(one.args[1], *one.kwargs.values()) for one in restored.call_args_list]
+    assert calls == [(Counting, False, False), (Endless, True, False), (Counting, False, True)]
+    options = {"resume_errored": False, "restart_errored": False}
+    assert restored.call_args_list[0] == mock.call(str(path), Counting, **options)
 
 
 def test_resume_without_a_recorded_trainable_names_the_option_and_restores_nothing(
@@ -345,41 +325,29 @@ def test_resume_without_a_recorded_trainable_names_the_option_and_restores_nothi
 ):
     result = tunekit_("resume", written_down(tmp_path, None))
     assert result.exit_code == 2 and "--trainable" in result.stderr
-    assert restored.calls == []
+    assert not restored.called
 
 
 def test_resume_has_exit_code_1_if_the_sweep_does_not_finish_or_all_trials_fail(tmp_path, restored):
-    paths = {"killed": killed(tmp_path / "killed"), "half": tmp_path / "half/sweep"}
-    paths["bad"] = sweep(tmp_path / "bad", trials=2, param_space={"fail_at": 3}).home
-    grid = tune.grid_search([3, None])
-    sweep(tmp_path / "half", trials=1, param_space={"fail_at": grid})
-    for name, code, said in [
+    killed(tmp_path / "killed")
+    for name, fails in (("all", [3, 3]), ("half", [3, None])):
+        space = {"fail_at": tune.grid_search(fails)}
+        sweep(tmp_path / name, trials=1, param_space=space)
+    for name, code, said in (
         ("killed", 1, "sweep  killed"),
-        ("bad", 1, "2 error"),
+        ("all", 1, "2 error"),
         ("half", 0, "1 error"),
-    ]:
-        result = tunekit_("resume", paths[name], "--trainable", COUNTING)
+    ):
+        result = tunekit_("resume", tmp_path / name / "sweep", "--trainable", COUNTING)
         assert result.exit_code == code and result.stdout.count(said) == 1
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        tunekit.errors.RestoreError("tuner.pkl cannot be read."),
-        tunekit.errors.AlreadyRunningError("has a driver."),
-    ],
-    ids=["restore", "already-running"],
-)
-def test_resume_prints_errors_of_tunekit_in_one_line_and_raises_others(tmp_path, restored, error):
-    path = written_down(tmp_path, COUNTING)
-
-    def fail() -> None:
-        raise error
-
-    restored.then = fail
+def test_resume_prints_errors_of_tunekit_in_one_line_and_raises_others(tmp_path, restored):
+    path, fit = written_down(tmp_path, COUNTING), restored.return_value.fit
+    fit.side_effect = tunekit.errors.AlreadyRunningError("has a driver.")
     result = tunekit_("resume", path)
-    assert result.exit_code == 1 and result.stderr.strip() == f"Error: {error}"
-    restored.then = lambda: 1 / 0
+    assert (result.exit_code, result.stderr) == (1, "Error: has a driver.\n")
+    fit.side_effect = ZeroDivisionError
     with pytest.raises(ZeroDivisionError):
         tunekit_("resume", path)
 
@@ -400,16 +368,8 @@ def test_trainable_in_a_file_imports_its_neighbours_and_is_pickled_by_value(tmp_
     assert train({}) == 3
     pickled = cloudpickle.dumps(train)
     file.unlink()
-    program = f"import pickle; print(pickle.loads({pickled!r}).__name__)"
-    (tmp_path / "elsewhere").mkdir()
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=tmp_path / "elsewhere",
-        env={"PYTHONPATH": str(tmp_path)},
-        capture_output=True,
-        text=True,
-    )
-    assert done.stdout.strip() == "train", done.stderr
+    del sys.modules["cli_train"]  # as in another process, which does not have the file
+    assert cloudpickle.loads(pickled)({}) == 3
 
 
 def test_trainable_in_a_module_is_found_in_the_current_directory(tmp_path, monkeypatch):
@@ -426,10 +386,8 @@ def test_trainable_in_a_module_is_found_in_the_current_directory(tmp_path, monke
 @pytest.mark.parametrize(
     ("where", "named"),
     [
-        ("train", "train"),
         (":train", ":train"),
         ("no.such.module:train", "no.such.module"),
-        (".module:train", ".module"),
         ("a..b:train", "a..b"),
         ("no_such_file.py:train", "no_such_file.py"),
         ("math:train", "math:train"),
@@ -473,29 +431,21 @@ def test_path_inside_or_above_a_sweep_is_an_error_that_names_the_sweep(command, 
 @pytest.mark.parametrize("command", ["status", "best", "report", "stop"])
 def test_storage_error_is_printed_in_one_line_with_exit_code_1(command, ended, monkeypatch):
     error = PermissionError(13, "Permission denied", str(ended[0]))
-
-    def fail(path: str, **options: Any) -> Any:
-        raise error
-
-    monkeypatch.setattr(commands, "load", fail)
+    monkeypatch.setattr(commands, "load", raising(error))
     result = tunekit_(command, ended[0], *["--trial", "a"] * (command == "stop"))
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"Error: {error}\n"
 
 
 def test_ctrl_c_ends_a_command_in_one_line_with_exit_code_1(ended, monkeypatch):
-    def interrupt(path: str, **options: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(commands, "load", interrupt)
+    monkeypatch.setattr(commands, "load", raising(KeyboardInterrupt()))
     result = tunekit_("best", ended[0])
     assert result.exit_code == 1 and len(result.stderr.strip().splitlines()) == 1
 
 
 def test_ctrl_c_while_the_commands_are_imported_exits_with_one_line(monkeypatch):
     class Interrupted(ModuleType):
-        def __getattr__(self, name: str) -> Any:
-            raise KeyboardInterrupt
+        __getattr__ = raising(KeyboardInterrupt())
 
     monkeypatch.setitem(sys.modules, "tunekit.cli.commands", Interrupted("commands"))
     with pytest.raises(SystemExit) as caught:
@@ -519,13 +469,8 @@ def test_closed_pipe_and_latin_terminal_cause_no_traceback(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "named"),
-    [
-        ("x" * 300, "x" * 300),
-        ("none/report.html", "none"),
-        ("a\0b", "a\\x00b"),
-        ("\ud800", "\\ud800"),
-    ],
-    ids=["long", "no-folder", "null", "surrogate"],
+    [("x" * 300, "x" * 300), ("none/report.html", "none"), ("a\0b", "a\\x00b")],
+    ids=["long", "no-folder", "null"],
 )
 def test_report_to_an_impossible_file_is_an_error_in_one_line_and_leaves_no_file(
     ended, tmp_path, name, named
@@ -536,23 +481,13 @@ def test_report_to_an_impossible_file_is_an_error_in_one_line_and_leaves_no_file
 
 
 def test_full_disk_is_an_error_in_one_line_that_names_the_report(ended, tmp_path, monkeypatch):
-    def full(path: Path) -> OSError:
-        return OSError(28, "No space left on device", str(path))
-
-    def fail(path: Path, data: bytes) -> None:
-        raise full(path.with_name(".0123.draft"))
-
-    monkeypatch.setattr(page, "write_file", fail)
-    result = tunekit_("report", ended[0], "--output", tmp_path / "r.html")
-    assert (result.exit_code, result.stderr) == (1, f"Error: {full(tmp_path / 'r.html')}\n")
-
-
-@pytest.mark.parametrize("path", [3, ["a"], Path], ids=repr)
-def test_write_page_refuses_arguments_of_other_types_by_name(ended, path):
-    with pytest.raises(tunekit.errors.ConfigError, match="path="):
-        write_page(tunekit.load(ended[0]), path)
-    with pytest.raises(tunekit.errors.ConfigError, match="sweep="):
-        write_page(ended[0])
+    path = tmp_path / "r.html"
+    full, draft = (
+        OSError(28, "No space left on device", str(one)) for one in (path, tmp_path / ".0.draft")
+    )
+    monkeypatch.setattr(page, "write_file", raising(draft))
+    result = tunekit_("report", ended[0], "--output", path)
+    assert (result.exit_code, result.stderr) == (1, f"Error: {full}\n")
 
 
 def test_python_m_tunekit_prints_the_version(monkeypatch, capsys):

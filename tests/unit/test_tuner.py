@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas
 import pytest
 import ray
+from pyarrow.fs import LocalFileSystem
 from ray import train, tune
 from ray.train.torch import TorchTrainer
 from ray.tune.logger import CSVLoggerCallback, TBXLoggerCallback
@@ -17,7 +17,6 @@ from ray.tune.schedulers import (
     ASHAScheduler,
     FIFOScheduler,
     HyperBandForBOHB,
-    HyperBandScheduler,
     PopulationBasedTraining,
     ResourceChangingScheduler,
 )
@@ -26,9 +25,9 @@ from ray.tune.tune import _Config
 
 import tunekit
 from tunekit._ray import cluster
-from tunekit._ray.distributed_trials import trainer_of
+from tunekit._ray.distributed_trials import _Uploads, trainer_of
 from tunekit._ray.tuner import settings_of
-from tunekit.driver import resources
+from tunekit.core.retention import unique_name
 from tunekit.driver.resources import leave_room_for_data, share_cluster
 from tunekit.errors import ConfigError
 from tunekit.policies import CheckpointPolicy, FunctionCheckpoints
@@ -41,10 +40,16 @@ def trainable(config):
     tune.report({"loss": 1.0})
 
 
-def make(folder, **settings):
-    run_config = settings.pop("run_config", None) or tune.RunConfig()
-    run_config.storage_path, run_config.name = str(folder), "sweep"
-    return settings_of(tunekit.Tuner(trainable, run_config=run_config, **settings))
+@pytest.fixture
+def make(tmp_path):
+    """Return a function that makes a Tuner and returns its settings."""
+
+    def make(source: Any = trainable, run_config: Any = None, **options: Any) -> Any:
+        run_config = run_config or tune.RunConfig()
+        run_config.storage_path, run_config.name = str(tmp_path), "sweep"
+        return settings_of(tunekit.Tuner(source, run_config=run_config, **options))
+
+    return make
 
 
 def validation_of(settings):
@@ -79,8 +84,8 @@ class AlgorithmConfig(_Config):
         return {"env": "CartPole-v1", "lr": tune.loguniform(1e-4, 0.1)}
 
 
-def test_rllib_config_is_used_as_the_search_space(tmp_path):
-    settings = make(tmp_path, param_space=AlgorithmConfig(), validation_config=VALIDATION)
+def test_rllib_config_is_used_as_the_search_space(make):
+    settings = make(param_space=AlgorithmConfig(), validation_config=VALIDATION)
     assert settings.param_space["env"] == "CartPole-v1"
     assert validation_of(settings).program.space["lr"]["kind"] == "float"
 
@@ -107,40 +112,22 @@ def test_config_error_of_tuner_names_every_wrong_argument(tmp_path):
     assert_refused(lambda: tunekit.Tuner(**wrong), named)
 
 
-@pytest.mark.parametrize("there", [True, False])
-def test_restore_without_an_experiment_raises_file_not_found_as_ray_does(tmp_path, there):
-    path = str(tmp_path if there else tmp_path / "none")
-    for tuner in (tune.Tuner, tunekit.Tuner):
-        with pytest.raises(FileNotFoundError, match=r"tuner\.pkl") as caught:
-            tuner.restore(path, lambda config: None)
-    assert isinstance(caught.value, ConfigError)
-    assert path in str(pickle.loads(pickle.dumps(caught.value)))
+@pytest.mark.parametrize("tuner", [tune.Tuner, tunekit.Tuner])
+def test_restore_without_an_experiment_raises_file_not_found_as_ray_does(tmp_path, tuner):
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(FileNotFoundError, match=r"tuner\.pkl"):
+            tuner.restore(str(path), trainable)
 
 
-def test_tuner_wraps_a_scheduler_exactly_once(tmp_path):
+def test_tuner_wraps_a_scheduler_exactly_once(make):
     def used(scheduler):
         config = tune.TuneConfig(scheduler=scheduler)
-        return make(tmp_path, tune_config=config, validation_config=VALIDATION).tune_config
+        return make(tune_config=config, validation_config=VALIDATION).tune_config.scheduler
 
     ready = tunekit.ValidatedScheduler(FIFOScheduler())
-    assert used(ready).scheduler is ready
-    assert isinstance(used("async_hyperband").scheduler.scheduler, ASHAScheduler)
-    assert isinstance(used(None).scheduler.scheduler, FIFOScheduler)
-
-
-def test_users_max_concurrent_trials_replaces_the_limit_that_leaves_room_for_validation(
-    tmp_path, monkeypatch
-):
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
-    elsewhere = tunekit.ValidationConfig(fn=lambda checkpoint: {"accuracy": 0.5}, evaluators=1)
-    for own, limit in ((None, 3), (2, None)):
-        config = tune.TuneConfig(search_alg=OptunaSearch(), max_concurrent_trials=own)
-        settings = make(tmp_path, tune_config=config, validation_config=elsewhere)
-        validation = validation_of(settings)
-        share_cluster(settings, validation)
-        assert validation.shares.alongside == limit
-        assert settings.tune_config.max_concurrent_trials == own
+    assert used(ready) is ready
+    assert isinstance(used("async_hyperband").scheduler, ASHAScheduler)
+    assert isinstance(used(None).scheduler, FIFOScheduler)
 
 
 def test_fit_without_validation_leaves_signals_limits_and_starting_ray_to_tune(
@@ -166,65 +153,53 @@ def pbt(**settings):
     return PopulationBasedTraining(hyperparam_mutations={"lr": [1, 2]}, **settings)
 
 
-def test_reuse_actors_is_off_by_default_and_refused_without_reset_config(tmp_path):
-    asked = tune.TuneConfig(reuse_actors=True)
-    for validation_config in (None, VALIDATION):
-        own = make(tmp_path, validation_config=validation_config)
-        shared = make(tmp_path, validation_config=validation_config, tune_config=asked)
-        assert (own.tune_config.reuse_actors, shared.tune_config.reuse_actors) == (False, True)
-        for cannot in (tune.Trainable, tune.with_resources(tune.Trainable, {"CPU": 2})):
-            with pytest.raises(ConfigError, match="reset_config"):
-                tunekit.Tuner(cannot, tune_config=asked, validation_config=validation_config)
+@pytest.mark.parametrize("validation", [None, VALIDATION], ids=["no-validation", "validation"])
+def test_reuse_actors_is_off_by_default_and_refused_without_reset_config(make, validation):
+    asked = {"tune_config": tune.TuneConfig(reuse_actors=True), "validation_config": validation}
+    assert not make(validation_config=validation).tune_config.reuse_actors
+    assert make(**asked).tune_config.reuse_actors
+    for cannot in (tune.Trainable, tune.with_resources(tune.Trainable, {"CPU": 2})):
+        with pytest.raises(ConfigError, match="reset_config"):
+            tunekit.Tuner(cannot, **asked)
 
 
 @pytest.mark.parametrize(
-    ("settings", "on_pending", "fix"),
+    ("scheduler", "more", "on_pending", "fix"),
     [
-        ({"scheduler": pbt(synch=True)}, "continue", "on_pending='wait'"),
-        ({"scheduler": ResourceChangingScheduler(pbt(synch=True))}, "continue", "synch=False"),
-        ({"scheduler": pbt(), "search_alg": OptunaSearch()}, "wait", "search_alg"),
-        ({"scheduler": HyperBandForBOHB()}, "wait", "TuneBOHB"),
-        ({"scheduler": HyperBandForBOHB(), "search_alg": OptunaSearch()}, "wait", "TuneBOHB"),
-        (
-            {"scheduler": ResourceChangingScheduler(), "reuse_actors": True},
-            "wait",
-            "reuse_actors=False",
-        ),
+        (pbt(synch=True), {}, "continue", "on_pending='wait'"),
+        (ResourceChangingScheduler(pbt(synch=True)), {}, "continue", "synch=False"),
+        (pbt(), {"search_alg": OptunaSearch()}, "wait", "search_alg"),
+        (HyperBandForBOHB(), {}, "wait", "TuneBOHB"),
+        (HyperBandForBOHB(), {"search_alg": OptunaSearch()}, "wait", "TuneBOHB"),
+        (ResourceChangingScheduler(), {"reuse_actors": True}, "wait", "reuse_actors=False"),
     ],
 )
-def test_contradicting_settings_are_refused_with_the_setting_to_change(settings, on_pending, fix):
+def test_contradicting_settings_are_refused_with_the_setting_to_change(
+    scheduler, more, on_pending, fix
+):
     with pytest.raises(ConfigError, match=fix):
         tunekit.Tuner(
             trainable,
-            tune_config=tune.TuneConfig(**settings),
+            tune_config=tune.TuneConfig(scheduler=scheduler, **more),
             validation_config=tunekit.ValidationConfig(fn=validate, on_pending=on_pending),
         )
 
 
-def test_checkpoint_policies_precede_validation_and_other_callbacks_follow_it(tmp_path):
+def test_checkpoint_policies_precede_validation_and_other_callbacks_follow_it(make):
     given = [CSVLoggerCallback(), tunekit.EveryIterations(3), TBXLoggerCallback()]
     run_config = tune.RunConfig(callbacks=list(given))
-    settings = make(
-        tmp_path,
-        run_config=run_config,
-        validation_config=VALIDATION,
-        checkpoint_policy=tunekit.EveryIterations(2),
-    )
-    assert kinds(settings.callbacks) == [
-        "EveryIterations",
-        "EveryIterations",
-        "FunctionCheckpoints",
-        "ValidationCallback",
-        "CSVLoggerCallback",
-        "TBXLoggerCallback",
-    ]
+    policy = tunekit.EveryIterations(2)
+    settings = make(run_config=run_config, validation_config=VALIDATION, checkpoint_policy=policy)
+    before = ["EveryIterations", "EveryIterations", "FunctionCheckpoints"]
+    after = ["CSVLoggerCallback", "TBXLoggerCallback"]
+    assert kinds(settings.callbacks) == [*before, "ValidationCallback", *after]
     assert run_config.callbacks == given
 
 
-def test_tuner_without_validation_config_adds_only_checkpoint_policies(tmp_path):
+def test_tuner_without_validation_config_adds_only_checkpoint_policies(make):
     kept = tune.CheckpointConfig(checkpoint_frequency=3, checkpoint_at_end=True)
     run_config, policy = tune.RunConfig(checkpoint_config=kept), tunekit.EveryIterations(1)
-    settings = make(tmp_path, run_config=run_config, checkpoint_policy=policy)
+    settings = make(run_config=run_config, checkpoint_policy=policy)
     assert settings.tune_config.scheduler is None
     assert kinds(settings.callbacks) == ["EveryIterations", "FunctionCheckpoints"]
     assert (settings.callbacks[1].frequency, settings.callbacks[1].at_end) == (3, True)
@@ -247,36 +222,32 @@ class Asks(tune.Callback):
 
 
 @pytest.mark.parametrize(
-    ("settings", "policies"),
+    ("when", "options", "run_config", "policies"),
     [
-        ({}, ["EveryIterations(1)"]),
-        ({"when": 2}, ["EveryIterations(2)"]),
-        ({"when": "auto"}, ["AtDecisions()"]),
-        ({"when": "decisions"}, ["AtDecisions()"]),
-        ({"scheduler": HyperBandScheduler()}, ["EveryIterations(1)"]),
-        ({"when": "requested"}, []),
-        ({"checkpoint_policy": tunekit.EveryIterations(3)}, ["EveryIterations(3)"]),
-        ({"checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=2)}, []),
-        ({"checkpoint_config": tune.CheckpointConfig(checkpoint_at_end=True)}, []),
-        ({"checkpoint_policy": Asks()}, []),
-        ({"callbacks": [tunekit.EveryIterations(4)]}, ["EveryIterations(4)"]),
-        ({"callbacks": [Asks()]}, ["EveryIterations(1)"]),
+        (1, {}, {}, ["EveryIterations(1)"]),
+        (2, {}, {}, ["EveryIterations(2)"]),
+        ("auto", {}, {}, ["AtDecisions()"]),
+        ("decisions", {}, {}, ["AtDecisions()"]),
+        ("requested", {}, {}, []),
+        (1, {"checkpoint_policy": tunekit.EveryIterations(3)}, {}, ["EveryIterations(3)"]),
+        (1, {"checkpoint_policy": Asks()}, {}, []),
+        (1, {}, {"checkpoint_config": tune.CheckpointConfig(checkpoint_frequency=2)}, []),
+        (1, {}, {"checkpoint_config": tune.CheckpointConfig(checkpoint_at_end=True)}, []),
+        (1, {}, {"callbacks": [tunekit.EveryIterations(4)]}, ["EveryIterations(4)"]),
+        (1, {}, {"callbacks": [Asks()]}, ["EveryIterations(1)"]),
     ],
 )
 def test_default_checkpoint_policy_follows_when_unless_another_one_is_set(
-    tmp_path, settings, policies
+    make, when, options, run_config, policies
 ):
-    settings = dict(settings)
-    known = {k: settings.pop(k) for k in ("checkpoint_config", "callbacks") if k in settings}
-    scheduler, when = settings.pop("scheduler", None), settings.pop("when", 1)
-    tuner = tunekit.Tuner(
+    settings = make(
         saves,
         validation_config=tunekit.ValidationConfig(validate, when=when),
-        tune_config=tune.TuneConfig(metric="accuracy", mode="max", scheduler=scheduler),
-        run_config=tune.RunConfig(storage_path=str(tmp_path), name="sweep", **known),
-        **settings,
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+        run_config=tune.RunConfig(**run_config),
+        **options,
     )
-    found = [one for one in settings_of(tuner).callbacks if isinstance(one, CheckpointPolicy)]
+    found = [one for one in settings.callbacks if isinstance(one, CheckpointPolicy)]
     assert [repr(getattr(one, "policy", one)) for one in found] == policies
 
 
@@ -289,11 +260,6 @@ def loop(config): ...
 def trainer(**options):
     options.setdefault("scaling_config", train.ScalingConfig(num_workers=2))
     return TorchTrainer(loop, train_loop_config={"lr": 0.1, "width": 8}, **options)
-
-
-def of_trainer(source, folder, **options):
-    options.setdefault("run_config", tune.RunConfig(name="sweep", storage_path=str(folder)))
-    return settings_of(tunekit.Tuner(source, **options))
 
 
 def test_config_error_of_a_trainer_names_every_wrong_argument():
@@ -329,92 +295,66 @@ def test_param_space_overrides_settings_of_each_trials_trainer_but_not_the_users
     assert trainer_of(source, {"scaling_config": whole}).scaling_config is whole
 
 
-def test_trial_of_a_trainer_requests_the_resources_of_its_workers_only(tmp_path):
-    trial = of_trainer(trainer(), tmp_path).trainable
-    for space, cpus in (({}, 2.0), ({"scaling_config": {"num_workers": 3}}, 3.0)):
-        request = trial.default_resource_request(space)
-        assert request.required_resources == {"CPU": cpus} and request.head_bundle_is_empty
+def test_trial_of_a_trainer_requests_the_resources_of_its_workers_only(make):
+    labels = {"ray.io/accelerator-type": "H100"}
+    source = trainer(scaling_config=train.ScalingConfig(num_workers=2, label_selector=labels))
+    settings = make(source)
+    assert not any(isinstance(one, FunctionCheckpoints) for one in settings.callbacks)
+    for space, workers in (({}, 2), ({"scaling_config": {"num_workers": 3}}, 3)):
+        request = settings.trainable.default_resource_request(space)
+        assert request.required_resources == {"CPU": workers} and request.head_bundle_is_empty
+        assert request._kwargs["bundle_label_selector"] == [labels] * workers
 
 
-def test_trial_of_a_trainer_factory_requests_the_resources_of_its_own_trainer(tmp_path):
-    factory = tunekit.distributed.TrainerFactory(
-        lambda config: trainer(scaling_config=train.ScalingConfig(num_workers=config["workers"]))
-    )
-    settings = of_trainer(factory, tmp_path)
-    request = settings.trainable.default_resource_request({"workers": 5})
-    assert request.required_resources == {"CPU": 5.0}
-    bad = of_trainer(tunekit.distributed.TrainerFactory(lambda config: "no trainer"), tmp_path)
-    with pytest.raises(tunekit.errors.DistributedTrialError, match="'no trainer'"):
-        bad.trainable.default_resource_request({})
+def test_trial_of_a_trainer_factory_requests_the_resources_of_its_own_trainer(make):
+    def make_trainer(config):
+        workers = config["workers"]
+        return trainer(scaling_config=train.ScalingConfig(num_workers=workers)) if workers else 0
+
+    trial = make(tunekit.distributed.TrainerFactory(make_trainer)).trainable
+    assert trial.default_resource_request({"workers": 5}).required_resources == {"CPU": 5.0}
+    with pytest.raises(tunekit.errors.DistributedTrialError, match="returned 0"):
+        trial.default_resource_request({"workers": None})
 
 
 @pytest.mark.parametrize(("on_pending", "ahead"), [("auto", 1), ("continue", 1), ("wait", 0)])
-def test_workers_train_ahead_of_pending_scores_unless_on_pending_is_wait(
-    tmp_path, on_pending, ahead
-):
+def test_workers_train_ahead_of_pending_scores_unless_on_pending_is_wait(make, on_pending, ahead):
     config = tunekit.ValidationConfig(fn=validate, on_pending=on_pending)
-    settings = of_trainer(trainer(), tmp_path, validation_config=config)
-    assert settings.trainable.ahead == ahead
+    settings = make(trainer(), validation_config=config)
+    assert settings.trainable.ahead == ahead and settings.trainable.validates
     assert not settings.tune_config.reuse_actors
-    assert settings.trainable.validates
-    assert not of_trainer(trainer(), tmp_path).trainable.validates, "without validation"
+    assert not make(trainer()).trainable.validates, "without validation"
 
 
 def test_sweep_takes_over_run_config_and_validation_config_of_its_trainer(tmp_path):
-    own = trainer(
-        validation_config=train.ValidationConfig(fn=validate),
-        run_config=train.RunConfig(
-            name="mine",
-            storage_path=str(tmp_path),
-            checkpoint_config=train.CheckpointConfig(
-                num_to_keep=2, checkpoint_score_attribute="accuracy"
-            ),
-        ),
-    )
+    kept = train.CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="accuracy")
+    run_config = train.RunConfig(name="mine", storage_path=str(tmp_path), checkpoint_config=kept)
+    own = trainer(validation_config=train.ValidationConfig(fn=validate), run_config=run_config)
     tuner = tunekit.Tuner(own)
     assert tuner.validation.config.when == "requested"
-    internal = tuner._local_tuner
-    assert internal._run_config.name == "mine"
-    assert internal._run_config.checkpoint_config.num_to_keep == 2
+    taken = settings_of(tuner).run_config
+    assert taken.name == "mine" and taken.checkpoint_config.num_to_keep == 2
     given = tunekit.ValidationConfig(fn=validate, when=3)
     assert tunekit.Tuner(own, validation_config=given).validation.config.when == 3
     own.validation_config = given
     assert tunekit.Tuner(own).validation.config is given
 
 
-def test_trainer_gets_no_checkpoint_policy_for_functions(tmp_path):
-    settings = of_trainer(trainer(), tmp_path)
-    assert not any(isinstance(c, FunctionCheckpoints) for c in settings.callbacks)
-
-
 def test_worker_group_deletes_its_own_unreported_uploads_and_no_other_files(tmp_path):
-    import pyarrow.fs
+    former, present = (_Uploads(LocalFileSystem(), str(tmp_path)) for _ in range(2))
 
-    from tunekit._ray.distributed_trials import _Uploads
-    from tunekit.core.retention import unique_name
+    def upload(uploads: _Uploads, name: str) -> Path:
+        return tmp_path / unique_name(name, uploads.run, 1)
 
-    former, present = (_Uploads(pyarrow.fs.LocalFileSystem(), str(tmp_path)) for _ in range(2))
     for uploads in (former, present):
         for name in ("taken", "not", "deep"):
-            (tmp_path / unique_name(name, uploads.run, 1) / "model").mkdir(parents=True)
-        uploads.keep(str(tmp_path / unique_name("taken", uploads.run, 1)))
-        uploads.keep(str(tmp_path / unique_name("deep", uploads.run, 1) / "model"))
+            (upload(uploads, name) / "model").mkdir(parents=True)
+        uploads.keep(str(upload(uploads, "taken")))
+        uploads.keep(str(upload(uploads, "deep") / "model"))
     (tmp_path / "result.json").touch()
+    before = set(tmp_path.iterdir())
     former.delete_rest()
-    left = {path.name for path in tmp_path.iterdir()}
-    assert left == {
-        "result.json",
-        *(unique_name(name, former.run, 1) for name in ("taken", "deep")),
-        *(unique_name(name, present.run, 1) for name in ("taken", "not", "deep")),
-    }
-
-
-def test_label_selector_of_scaling_config_applies_to_every_bundle_of_the_trial():
-    labels = {"ray.io/accelerator-type": "H100"}
-    source = trainer(scaling_config=train.ScalingConfig(num_workers=2, label_selector=labels))
-    trainable = settings_of(tunekit.Tuner(source)).trainable
-    request = trainable.default_resource_request({})
-    assert request._kwargs["bundle_label_selector"] == [labels, labels]
+    assert before - set(tmp_path.iterdir()) == {upload(former, "not")}
 
 
 # What fits on the cluster -----------------------------------------------------------------------
@@ -426,27 +366,22 @@ BY_WORKERS = tunekit.distributed.TrainerValidation(
 
 
 @pytest.fixture
-def look(monkeypatch, tmp_path):
+def look(monkeypatch, make):
     """Return how trials and validations of a sweep share a cluster with these resources."""
 
     def look(cluster, trainable, scheduler=None, space=None, limit=None, **options):
         monkeypatch.setattr(ray, "is_initialized", lambda: True)
         monkeypatch.setattr(ray, "cluster_resources", lambda: cluster)
-        tuner = tunekit.Tuner(
+        goal = {"metric": "accuracy", "mode": "max", "scheduler": scheduler}
+        settings = make(
             trainable,
             param_space=space,
-            tune_config=tune.TuneConfig(
-                metric="accuracy",
-                mode="max",
-                scheduler=scheduler,
-                num_samples=100,
-                max_concurrent_trials=limit,
-            ),
-            run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
+            tune_config=tune.TuneConfig(**goal, num_samples=100, max_concurrent_trials=limit),
             validation_config=tunekit.ValidationConfig(**{"fn": validate, **options}),
         )
-        share_cluster(settings_of(tuner), tuner.validation)
-        return tuner.validation.shares
+        validation = validation_of(settings)
+        share_cluster(settings, validation)
+        return validation.shares
 
     return look
 
@@ -463,20 +398,21 @@ def on_cluster(look):
 
 
 @pytest.mark.parametrize(
-    ("cpus", "options", "limit"),
+    ("options", "limit"),
     [
-        (8, {}, 3),  # 3 trials of 2 workers, and 1 for validation
-        (8, {"max_in_flight": 3}, 2),
-        (8, {"evaluators": 4}, 2),
-        (8, {"fn": BY_WORKERS}, 2),  # 1 for the validation itself, and 3 for its workers
+        ({}, 3),  # 3 trials of 2 workers, and 1 for validation
+        ({"limit": 4}, None),
+        ({"max_in_flight": 3}, 2),
+        ({"evaluators": 4}, 2),
+        ({"fn": BY_WORKERS}, 2),  # 1 for the validation itself, and 3 for its workers
         # The largest number of workers in the search space counts.
-        (8, {"space": {"scaling_config": {"num_workers": tune.choice([1, 3])}}}, 2),
-        (8, {"space": {"scaling_config": {"num_workers": tune.grid_search([3, 2])}}}, 2),
+        ({"space": {"scaling_config": {"num_workers": tune.choice([1, 3])}}}, 2),
+        ({"space": {"scaling_config": {"num_workers": tune.grid_search([3, 2])}}}, 2),
     ],
-    ids=["default", "max_in_flight", "evaluators", "fn by workers", "choice", "grid search"],
+    ids=["default", "own limit", "max_in_flight", "evaluators", "by workers", "choice", "grid"],
 )
-def test_number_of_distributed_trials_leaves_room_for_validations(on_cluster, cpus, options, limit):
-    assert on_cluster(cpus, ASHAScheduler(), **options).alongside == limit
+def test_number_of_distributed_trials_leaves_room_for_validations(on_cluster, options, limit):
+    assert on_cluster(8, ASHAScheduler(), **options).alongside == limit
 
 
 def test_validation_in_its_trial_is_refused_if_a_trials_process_is_too_small(on_cluster):
@@ -489,38 +425,19 @@ DATA: Any = {"train": object()}
 
 
 @pytest.mark.parametrize(
-    ("cpus", "options", "at_once"),
-    [
-        (8, {}, 2),
-        (4, {}, 1),
-        (9, {"limit": 4}, 3),
-        (12, {"limit": 2}, 2),
-        # Validations that need no CPU do not limit trials otherwise.
-        (8, {"ray_remote_kwargs": {"num_cpus": 0, "resources": {"v": 1}}}, 2),
-    ],
+    ("cpus", "options", "at_once"), [(8, {}, 2), (4, {}, 1), (9, {"limit": 4}, 3)]
 )
 @pytest.mark.parametrize("where", ["trainer", "space", "factory"])
-def test_number_of_trials_leaves_a_cpu_each_to_ray_data(look, cpus, options, at_once, where):
+def test_number_of_trials_leaves_a_cpu_each_to_ray_data(look, make, cpus, options, at_once, where):
     source = trainer(datasets=DATA if where != "space" else None)
     if where == "factory":
         source = tunekit.distributed.TrainerFactory(lambda config, made=source: made)
     space = {"datasets": DATA} if where == "space" else {}
-    shares = look({"CPU": float(cpus), "v": 1.0}, source, space=space, **options)
-    in_trials = "ray_remote_kwargs" not in options
-    assert (shares.at_once if in_trials else shares.alongside) == at_once
+    assert look({"CPU": float(cpus)}, source, space=space, **options).at_once == at_once
     config = tune.TuneConfig(max_concurrent_trials=options.get("limit"))
-    settings = settings_of(tunekit.Tuner(source, param_space=space, tune_config=config))
+    settings = make(source, param_space=space, tune_config=config)
     leave_room_for_data(settings)
     assert settings.tune_config.max_concurrent_trials == at_once, "also without validation"
-
-
-def test_trial_that_leaves_no_cpu_to_ray_data_is_refused_on_a_fixed_machine(look, monkeypatch):
-    monkeypatch.setattr(cluster, "cannot_grow", lambda: True)
-    source = trainer(datasets=DATA)
-    with pytest.raises(ConfigError, match=r"3 CPU .* 2 CPU"):
-        look({"CPU": 2.0}, source)
-    with pytest.raises(ConfigError):
-        leave_room_for_data(settings_of(tunekit.Tuner(source)))
 
 
 def test_validation_by_a_trainer_with_datasets_leaves_a_cpu_to_ray_data():
@@ -531,17 +448,11 @@ def test_validation_by_a_trainer_with_datasets_leaves_a_cpu_to_ray_data():
     assert executor_of(config).need == {"CPU": 1 + 3 + 1}
 
 
-def test_limit_of_concurrent_trials_is_logged_with_how_to_change_it(
-    on_cluster, monkeypatch, caplog
-):
+def test_limit_of_concurrent_trials_is_logged_with_how_to_change_it(on_cluster, caplog):
     caplog.set_level("INFO")
-    for grows in (True, False):
-        monkeypatch.setattr(resources, "cannot_grow", lambda grows=grows: not grows)
-        on_cluster(8, ASHAScheduler(), evaluators=1)
-    can_grow, fixed = caplog.messages
-    for message in (can_grow, fixed):
-        assert "3 trials" in message and "2 CPU" in message and "max_concurrent_trials" in message
-    assert can_grow != fixed, "only one is also told to set it for a cluster that will grow"
+    on_cluster(8, ASHAScheduler(), evaluators=1)
+    [message] = caplog.messages
+    assert all(fact in message for fact in ("3 trials", "2 CPU", "max_concurrent_trials"))
 
 
 def test_trial_or_validation_that_the_cluster_cannot_fit_is_logged_with_its_resources(
@@ -556,13 +467,20 @@ def test_trial_or_validation_that_the_cluster_cannot_fit_is_logged_with_its_reso
         assert fact in validation
 
 
-def test_trial_or_validation_that_a_fixed_machine_cannot_fit_is_refused(on_cluster, monkeypatch):
+def test_trial_or_validation_that_a_fixed_machine_cannot_fit_is_refused(
+    on_cluster, look, make, monkeypatch
+):
     monkeypatch.setattr(cluster, "cannot_grow", lambda: True)
     with pytest.raises(ConfigError, match=r"validation .*1 CPU, 1 GPU .* 0 GPU"):
         on_cluster(4, ray_remote_kwargs={"num_cpus": 1, "num_gpus": 1})
     with pytest.raises(ConfigError) as caught:
         on_cluster(3, workers=4, ray_remote_kwargs={"resources": {"validator": 1}})
     assert len(caught.value.problems) == 2, "of a trial and of a validation"
+    reads_data = trainer(datasets=DATA)
+    with pytest.raises(ConfigError, match=r"3 CPU .* 2 CPU"):
+        look({"CPU": 2.0}, reads_data)
+    with pytest.raises(ConfigError):
+        leave_room_for_data(make(reads_data))
     assert on_cluster(8, ASHAScheduler(), evaluators=1).alongside == 3
 
 
@@ -577,37 +495,26 @@ def test_trials_and_validations_that_share_one_gpu_are_exclusive(look, caplog, e
 
 
 @pytest.mark.parametrize(
-    ("cluster", "validation", "apart"),
+    ("free", "validation", "apart"),
     [
-        ({"CPU": 3.0, "train": 2.0}, {"num_cpus": 1}, True),
-        ({"CPU": 2.0, "train": 2.0}, {"num_cpus": 1}, False),
-        ({"CPU": 2.0, "train": 2.0, "validate": 1.0}, {"resources": {"validate": 1}}, False),
-        (
-            {"CPU": 2.0, "train": 2.0, "validate": 1.0},
-            {"num_cpus": 0, "resources": {"validate": 1}},
-            True,
-        ),
+        ({"CPU": 3.0}, {"num_cpus": 1}, True),
+        ({"CPU": 2.0}, {"num_cpus": 1}, False),
+        ({"CPU": 2.0, "validate": 1.0}, {"resources": {"validate": 1}}, False),
+        ({"CPU": 2.0, "validate": 1.0}, {"num_cpus": 0, "resources": {"validate": 1}}, True),
     ],
 )
 def test_validations_run_apart_if_trials_at_their_limit_leave_resources_for_one(
-    look, cluster, validation, apart
+    look, free, validation, apart
 ):
     place = tune.PlacementGroupFactory([{"CPU": 1, "train": 1}])
     trainable = tune.with_resources(lambda config: None, place)
+    cluster = {**free, "train": 2.0}
     assert look(cluster, trainable, ASHAScheduler(), ray_remote_kwargs=validation).apart is apart
 
 
 # Wrong arguments ----------------------------------------------------------------------------------
 
-FRAME = pandas.DataFrame({"a": [1]})
 LOOP = trainer()
-
-
-def changed(kind: Any, **given: Any) -> Any:
-    """Return settings of Ray's with values that Ray itself may refuse."""
-    made = kind()
-    vars(made).update(given)
-    return made
 
 
 @pytest.mark.parametrize("given", ["out", "./out", Path("out"), "~/out", "file://HOME/out"])
@@ -615,80 +522,54 @@ def test_storage_path_in_any_notation_leads_to_the_same_folder(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     given = given.replace("HOME", str(tmp_path)) if isinstance(given, str) else given
-    made = tune.RunConfig(name="sweep", storage_path=given)
-    tunekit.Tuner(trainable, run_config=made)
+    tunekit.Tuner(trainable, run_config=tune.RunConfig(name="sweep", storage_path=given))
     assert (tmp_path / "out/sweep/tuner.pkl").exists()
 
 
 def tuner_of(**settings: Any) -> tunekit.Tuner:
-    return tunekit.Tuner(trainable, run_config=changed(tune.RunConfig, **settings))
+    """Make a Tuner from a RunConfig with values that Ray itself may refuse."""
+    run_config = tune.RunConfig()
+    vars(run_config).update(settings)
+    return tunekit.Tuner(trainable, run_config=run_config)
 
 
 PLAIN = train.ValidationConfig(fn=validate)
-TRAINS_CHECKPOINTS = train.CheckpointConfig(num_to_keep=2)
-TRAINS_FAILURES = train.FailureConfig(max_failures=2)
 
 
-@pytest.mark.parametrize(
-    ("call", "named"),
-    [
-        (lambda: tunekit.Tuner(), ["trainable"]),
-        (lambda: tunekit.Tuner("never registered"), ["'never registered'"]),
-        (lambda: tunekit.Tuner(dict), ["trainable=<class 'dict'>"]),
-        (lambda: tunekit.Tuner(lambda a, b: 0), ["trainable=<function"]),
-        (lambda: tunekit.Tuner(trainable, tune_config={}), ["ray.tune.TuneConfig(...)"]),
-        (lambda: tunekit.Tuner(trainable, run_config=3), ["ray.tune.RunConfig(...)"]),
-        (
-            lambda: tunekit.Tuner(trainable, run_config=train.RunConfig(name="x")),
-            ["run_config=ray.tune.RunConfig(...)"],
-        ),
-        (
-            lambda: tuner_of(checkpoint_config=TRAINS_CHECKPOINTS),
-            ["RunConfig(checkpoint_config=ray.tune.CheckpointConfig(...))"],
-        ),
-        (
-            lambda: tuner_of(failure_config=TRAINS_FAILURES),
-            ["RunConfig(failure_config=ray.tune.FailureConfig(...))"],
-        ),
-        (lambda: tuner_of(callbacks=-1), ["run_config.callbacks=-1"]),
-        (lambda: tuner_of(storage_filesystem="s3"), ["storage_filesystem='s3'"]),
-        (lambda: tunekit.Tuner(LOOP, param_space="lr"), ["param_space='lr'"]),
-        (
-            lambda: tunekit.Tuner(LOOP, validation_config=FRAME, run_config=FRAME),
-            ["run_config=", "validation_config="],
-        ),
-        (lambda: tunekit.Tuner.restore(b"/none", trainable), ["path="]),
-        (
-            lambda: tunekit.Tuner.restore("/none", trainable, restart_errored=FRAME),
-            ["restart_errored="],
-        ),
-        (lambda: tunekit.Tuner(trainable, validation_config=PLAIN), ["when='requested'"]),
-        (
-            lambda: tunekit.Tuner.restore("/none", trainable, validation_config=PLAIN),
-            ["when='requested'"],
-        ),
-        (lambda: tunekit.ValidationCallback(PLAIN), ["when='requested'"]),
-        (lambda: tunekit.ValidationCallback(3), ["config=3"]),
-        (lambda: tunekit.ValidationCallback(None), ["tunekit.ValidationConfig(fn=...)"]),
-        (lambda: tunekit.ValidationCallback(FRAME), ["config="]),
-        (lambda: tunekit.ValidatedScheduler(3), ["scheduler=3"]),
-        (
-            lambda: tunekit.ValidatedScheduler(tunekit.ValidatedScheduler(FIFOScheduler())),
-            ["ValidatedScheduler"],
-        ),
-        (
-            lambda: tunekit.ValidationConfig(len, ray_remote_kwargs=FRAME, where="trial"),
-            ["ray_remote_kwargs="],
-        ),
-        (lambda: tunekit.ValidationConfig(len, where=FRAME, when={}), ["when=", "where="]),
-        (lambda: tunekit.checkpointable(LOOP), ["trainable"]),
-        (lambda: tunekit.distributed.TrainerFactory(3), ["make=3"]),
-        (
-            lambda: tunekit.schedulers.MOASHA({}, grace_period=10**400),
-            ["grace_period=", "metrics="],
-        ),
-    ],
-    ids=lambda one: " ".join(one) if isinstance(one, list) else "call",
-)
-def test_wrong_argument_is_refused_and_named_before_anything_starts(call, named):
-    assert_refused(call, named)
+#: What each of these calls is told.
+WRONG: dict[str, Callable[[], Any]] = {
+    "trainable": lambda: tunekit.Tuner(),
+    "'never registered'": lambda: tunekit.Tuner("never registered"),
+    "trainable=<class 'dict'>": lambda: tunekit.Tuner(dict),
+    "trainable=<function": lambda: tunekit.Tuner(lambda a, b: 0),
+    "ray.tune.TuneConfig(...)": lambda: tunekit.Tuner(trainable, tune_config={}),
+    "ray.tune.RunConfig(...)": lambda: tunekit.Tuner(trainable, run_config=train.RunConfig()),
+    "RunConfig(checkpoint_config=ray.tune.CheckpointConfig(...))": lambda: tuner_of(
+        checkpoint_config=train.CheckpointConfig(num_to_keep=2)
+    ),
+    "RunConfig(failure_config=ray.tune.FailureConfig(...))": lambda: tuner_of(
+        failure_config=train.FailureConfig(max_failures=2)
+    ),
+    "run_config.callbacks=-1": lambda: tuner_of(callbacks=-1),
+    "storage_filesystem='s3'": lambda: tuner_of(storage_filesystem="s3"),
+    "param_space='lr'": lambda: tunekit.Tuner(LOOP, param_space="lr"),
+    "path=": lambda: tunekit.Tuner.restore(b"/none", trainable),
+    "restart_errored=": lambda: tunekit.Tuner.restore("/none", trainable, restart_errored="yes"),
+    "Tuner: when='requested'": lambda: tunekit.Tuner(trainable, validation_config=PLAIN),
+    "restore: when='requested'": lambda: tunekit.Tuner.restore(
+        "/none", trainable, validation_config=PLAIN
+    ),
+    "ValidationCallback: when='requested'": lambda: tunekit.ValidationCallback(PLAIN),
+    "tunekit.ValidationConfig(fn=...)": lambda: tunekit.ValidationCallback(None),
+    "scheduler=3": lambda: tunekit.ValidatedScheduler(3),
+    "ValidatedScheduler": lambda: tunekit.ValidatedScheduler(
+        tunekit.ValidatedScheduler(FIFOScheduler())
+    ),
+    "checkpointable: trainable": lambda: tunekit.checkpointable(LOOP),
+    "make=3": lambda: tunekit.distributed.TrainerFactory(3),
+}
+
+
+@pytest.mark.parametrize("named", WRONG)
+def test_wrong_argument_is_refused_and_named_before_anything_starts(named):
+    assert_refused(WRONG[named], [named.partition(": ")[2] or named])
