@@ -9,9 +9,11 @@ import io
 import json
 import re
 import runpy
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from configparser import ConfigParser
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,10 +25,10 @@ import pytest
 import ray
 import torch
 from ray import tune
+from ray.train.torch import TorchTrainer
 from ray.tune import ExperimentAnalysis, ResultGrid
 from ray.tune.logger import LoggerCallback
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, PopulationBasedTraining
-from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 from sphinx.cmd.build import main as build_site
 
@@ -136,30 +138,36 @@ class Block:
     """Code of a document, and what it prints, if the document says so."""
 
     document: str
-    section: str
     code: str
     prints: str | None
     line: int
 
 
-def blocks(path: Path) -> list[Block]:
-    text, found, section, last = path.read_text(), [], "", 0
+def sections_of(path: Path) -> dict[tuple[str, str], list[Block]]:
+    """Return the examples of a document, by its name and their section."""
+    text, section, last = path.read_text(), "", 0
+    found: dict[tuple[str, str], list[Block]] = defaultdict(list)
     for part in re.finditer(r"^##? ([^\n]*)$|^```(\w*)\n(.*?)^```$", text, re.M | re.S):
         heading, language, inside = part.groups()
         if heading is not None:
             section = heading
         elif language == "python":
-            line = text.count("\n", 0, part.start(3))
-            found.append(Block(path.name, section, inside, None, line))
+            block = Block(path.name, inside, None, line=text.count("\n", 0, part.start(3)))
+            found[path.name, section].append(block)
         elif language == "text" and found and not text[last : part.start()].strip():
-            found[-1].prints = inside
+            block.prints = inside
         last = part.end()
     return found
 
 
 # These are run as they stand, on a Ray: tests/ray/test_documented_programs.py.
 ELSEWHERE = {ROOT / name for name in ("README.md", "docs/quickstart.md", "docs/torchtrainer.md")}
-BLOCKS = [block for path in DOCUMENTS if path not in ELSEWHERE for block in blocks(path)]
+SECTIONS = {
+    place: blocks
+    for path in DOCUMENTS
+    if path not in ELSEWHERE
+    for place, blocks in sections_of(path).items()
+}
 
 
 def validate(checkpoint, batch_size=1):
@@ -194,14 +202,14 @@ def score(attempt):
     return {"accuracy": 1 - abs(0.8 - request.report["w"])}
 
 
-def run_digits(folder: Path, trainable: Any = train) -> ResultGrid:
+def run_digits(folder: Path) -> ResultGrid:
     """A finished sweep, in a folder from which it can be restored."""
     tunekit.Tuner(
-        trainable,
+        train,
         run_config=tune.RunConfig(storage_path=str(folder), name="sweep"),
         validation_config=tunekit.ValidationConfig(fn=validate),
     )
-    ran = sweep(
+    sweep(
         folder,
         ASHAScheduler(time_attr="training_iteration", max_t=9, grace_period=3, reduction_factor=3),
         trainable=Journey,
@@ -212,33 +220,18 @@ def run_digits(folder: Path, trainable: Any = train) -> ResultGrid:
         loggers=True,
     )
     (folder / "sweep").rename(folder / "digits")
-    analysis = ExperimentAnalysis(
-        str(folder / "digits"), default_metric="accuracy", default_mode="max"
-    )
-    assert len(analysis.trials) == len(ran.trials)
-    return ResultGrid(analysis)
+    goal = {"default_metric": "accuracy", "default_mode": "max"}
+    return ResultGrid(ExperimentAnalysis(str(folder / "digits"), **goal))
 
 
 @pytest.fixture
 def names(tmp_path, monkeypatch) -> Iterator[dict[str, Any]]:
     """Return the names that every example uses. Ray is not started, and `fit` returns at once."""
-
-    def init(*args, **kwargs):
-        raise AssertionError("Ray was started")
-
-    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "init", lambda *args, **options: pytest.fail("Ray was started"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    results: list[ResultGrid] = []
-
-    def fit(self):
-        if not results:
-            results.append(run_digits(tmp_path / "fitted"))
-        return results[0]
-
-    monkeypatch.setattr(tune.Tuner, "fit", fit)
-    monkeypatch.setattr(tunekit.Tuner, "fit", fit)
-    from ray.train.torch import TorchTrainer
-
+    fitted = cache(lambda: run_digits(tmp_path / "fitted"))
+    for tuner in (tune.Tuner, tunekit.Tuner):
+        monkeypatch.setattr(tuner, "fit", lambda self: fitted())
     names = {
         "ASHAScheduler": ASHAScheduler,
         "FIFOScheduler": FIFOScheduler,
@@ -273,9 +266,7 @@ def given_loggers(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
     names.update(MLflowLoggerCallback=Tracker)
     yield
     [tracker] = names["run_config"].callbacks
-    sweep(
-        folder, trials=1, later_callbacks=(tracker,), validate=lambda attempt: {"accuracy": 0.995}
-    )
+    sweep(folder, trials=1, later_callbacks=(tracker,), validate=lambda one: {"accuracy": 0.995})
     assert [row["accuracy"] for row in tracker.rows if "accuracy" in row] == [0.995] * 9
 
 
@@ -336,16 +327,12 @@ def given_pbt(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) ->
     model = torch.nn.Linear(1, 1)
     donors = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9).state_dict()
     assert names["resumed"]({"lr": 0.1}, model, donors).param_groups[0]["lr"] == 0.1
-    tuner = names["tuner"]
-    pbt = PopulationBasedTraining(
-        time_attr="training_iteration",
-        perturbation_interval=2,
-        hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-1)},
-    )
     space = {"lr": tune.loguniform(1e-4, 1e-1)}
+    pbt = PopulationBasedTraining(perturbation_interval=2, hyperparam_mutations=space)
     ran = sweep(folder, pbt, on_pending="wait", param_space=space, trials=8)
-    tuner.validation.ledger.state = ran.validation.ledger.state
-    names["trial_id"] = tuner.validation.lineage.to_dataframe().trial_id[0]
+    validation = names["tuner"].validation
+    validation.ledger.state = ran.validation.ledger.state
+    names["trial_id"] = validation.lineage.to_dataframe().trial_id[0]
     yield
     assert len(names["lineage"].ancestors(names["trial_id"])) >= 1
 
@@ -383,30 +370,22 @@ def given_digits(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch)
 
 
 def given_earlier(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A sweep has run; its best configurations run first in the next ones."""
+    """A sweep has run; its best configurations run first in the next one."""
     run_digits(folder)
     yield
-    searchers = {
-        "optuna": names["search_alg"],
-        "random": BasicVariantGenerator(points_to_evaluate=names["points"]),
-    }
     space = {"lr": tune.loguniform(1e-4, 1.0), "epochs": 81}
-    for name, searcher in searchers.items():
-        ran = sweep(folder / name, trials=4, param_space=space, search_alg=searcher)
-        assert [trial.config["lr"] for trial in ran.trials][:2] == [0.25, 0.9]
+    ran = sweep(folder / "next", trials=4, param_space=space, search_alg=names["search_alg"])
+    assert [trial.config["lr"] for trial in ran.trials][:2] == [0.25, 0.9]
 
 
 def given_later(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) -> Iterator[None]:
     """Validations run in this process."""
-    names["results"] = run_digits(folder)
-    names.update(
-        load_model=lambda folder: str(folder),
-        accuracy_of=lambda folder, images: (
-            0.5 + images[folder.rpartition("/Journey_00000_")[2][:5]]
-        ),
-        noisy_images={"00000": 0.1, "00001": 0.2, "00002": 0.0},
-    )
 
+    def accuracy_of(path: str, images: dict[str, float]) -> float:
+        return 0.5 + images[path.rpartition("/Journey_00000_")[2][:5]]
+
+    names.update(results=run_digits(folder), load_model=str, accuracy_of=accuracy_of)
+    names["noisy_images"] = {"00000": 0.1, "00001": 0.2, "00002": 0.0}
     validate_here(patch)
     yield
 
@@ -444,14 +423,18 @@ GIVEN: dict[str, Given] = {
 }
 
 
-def run(section: list[Block], names: dict[str, Any], folder: Path, given: Iterator[None]) -> None:
-    """Run the examples of a section, one after the other, in one namespace."""
+@pytest.mark.parametrize(("document", "section"), SECTIONS)
+def test_python_blocks_of_documents_run_and_print_what_follows_them(
+    document, section, names, tmp_path, monkeypatch
+):
+    """The blocks of a section run one after the other, with the same names."""
+    folder = tmp_path / "results"
+    folder.mkdir()
+    given = GIVEN.get(section, lambda *args: iter(()))(names, folder, monkeypatch)
     next(given, None)
-    for block in section:
+    for block in SECTIONS[document, section]:
         # "/results" is the user's own folder.
-        code = block.code.replace('"/results', f'"{folder}').replace(
-            ":////results", f":///{folder}"
-        )
+        code = re.sub('(?<=")((:///)?)/results', rf"\1{folder}", block.code)
         at = compile("\n" * block.line + code, block.document, "exec")
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
@@ -460,27 +443,6 @@ def run(section: list[Block], names: dict[str, Any], folder: Path, given: Iterat
             lines = [line.rstrip() for line in printed.getvalue().splitlines()]
             assert lines == block.prints.splitlines()
         next(given, None)
-
-
-def sections() -> dict[tuple[str, str], list[Block]]:
-    found: dict[tuple[str, str], list[Block]] = {}
-    for block in BLOCKS:
-        found.setdefault((block.document, block.section), []).append(block)
-    return found
-
-
-@pytest.mark.parametrize(("document", "section"), sections(), ids=lambda name: name)
-def test_python_blocks_of_documents_run_and_print_what_follows_them(
-    document, section, names, tmp_path, monkeypatch
-):
-    folder = tmp_path / "results"
-    folder.mkdir()
-    given = GIVEN.get(section, lambda *args: iter(()))(names, folder, monkeypatch)
-    run(sections()[document, section], names, folder, given)
-
-
-def test_each_setup_of_a_block_belongs_to_a_section_of_a_document():
-    assert GIVEN.keys() <= {section for _, section in sections()}
 
 
 # The site ---------------------------------------------------------------------------------------
@@ -501,16 +463,13 @@ def test_package_description_has_the_readmes_links_as_urls_of_this_version():
     described = runpy.run_path(str(ROOT / "setup.py"))["long_description"]()
     setup = ConfigParser()
     setup.read(ROOT / "setup.cfg")
-    readme, url = (ROOT / "README.md").read_text(), setup["metadata"]["url"]
-    version = "v" + setup["metadata"]["version"]
-    there = re.findall(r"!?\[[^\]]*\]\(([^)]*)\)", described)
-    here = re.findall(r"!?\[[^\]]*\]\(([^)]*)\)", readme)
-    bases = (
-        f"{url}/blob/{version}/",
-        f"https://raw.githubusercontent.com/tunekit/tunekit/{version}/",
-    )
-    back = [re.sub("|".join(map(re.escape, bases)), "", link) for link in there]
-    assert back == here and len(here) > 10
-    assert [link for link in there if not urlsplit(link).scheme] == []
-    [picture] = re.findall(r"!\[[^\]]*\]\(([^)]*)\)", described)
-    assert picture == f"{bases[1]}docs/live.png"
+    about = setup["metadata"]
+    pages = f"{about['url']}/blob/v{about['version']}/"
+    pictures = f"https://raw.githubusercontent.com/tunekit/tunekit/v{about['version']}/"
+    link = re.compile(r"(!?)\[[^\]]*\]\(([^)]*)\)")
+    expected = [
+        target if urlsplit(target).scheme else (pictures if mark else pages) + target
+        for mark, target in link.findall((ROOT / "README.md").read_text())
+    ]
+    assert [target for _, target in link.findall(described)] == expected
+    assert len(expected) > 10 and f"{pictures}docs/live.png" in expected

@@ -237,16 +237,21 @@ def test_exit_raised_in_a_worker_fails_the_attempt_unless_the_driver_or_ray_caus
 # What waits for resources -------------------------------------------------------------------------
 
 
-def demands(shapes: list[tuple[dict[str, float], int]]) -> Any:
-    """The answer of Ray's control service: the resources that something waits for, and how many."""
-    waiting = [
-        SimpleNamespace(
-            shape=shape, num_ready_requests_queued=ready, num_infeasible_requests_queued=0
-        )
-        for shape, ready in shapes
-    ]
-    load = SimpleNamespace(resource_demands=waiting)
-    return SimpleNamespace(resource_usage_data=SimpleNamespace(resource_load_by_shape=load))
+def test_waiting_tasks_are_counted_by_rays_control_service_or_estimated_without_its_answer(
+    monkeypatch,
+):
+    demand = SimpleNamespace(
+        shape=CPU, num_ready_requests_queued=3, num_infeasible_requests_queued=4
+    )
+    load = SimpleNamespace(resource_demands=[demand])
+    answer = SimpleNamespace(resource_usage_data=SimpleNamespace(resource_load_by_shape=load))
+    client = mock.Mock()
+    client.get_all_resource_usage.side_effect = [answer, answer, TimeoutError, TimeoutError]
+    monkeypatch.setattr(cluster.global_worker, "gcs_client", client, raising=False)
+    assert (cluster.unplaced_like(CPU), cluster.unplaced_like(GPU)) == (7, 0)
+    for free, many in ((0.5, True), (6.0, False)):
+        monkeypatch.setattr(ray, "available_resources", lambda free=free: {"CPU": free})
+        assert (cluster.unplaced_like(CPU) > 100) is many
 
 
 TASKS: dict[str, Any] = {"fn": validate}
@@ -256,34 +261,23 @@ STARTS, RUNS, ENDED = [...], [Began(ID), ...], [Began(ID), RETURNED]
 
 
 @pytest.mark.parametrize(
-    ("settings", "attempts", "shapes", "expected"),
+    ("settings", "attempts", "placed", "waiting", "expected"),
     [
-        pytest.param(TASKS, [STARTS, STARTS], [(CPU, 0)], 0, id="processes start"),
-        pytest.param(TASKS, [STARTS] * 2, [(CPU, 1), (GPU, 7)], 1, id="others wait for a GPU"),
-        pytest.param(TASKS, [RUNS, STARTS, STARTS], [(CPU, 9)], 2, id="others wait for a CPU, too"),
-        pytest.param(TASKS, [RUNS] * 3, [(CPU, 9)], 0, id="all have begun"),
-        pytest.param(EVALUATORS, [RUNS, STARTS], [(CPU, 1)], 1, id="one evaluator runs"),
-        pytest.param(EVALUATORS, [ENDED, STARTS], [(CPU, 1)], 0, id="its evaluator is up"),
-        pytest.param(EVALUATORS, [STARTS], [(CPU, 0)], 0, id="an evaluator starts"),
-        pytest.param(GROUPS, [STARTS], "placed", 0, id="a placement group is there"),
-        pytest.param(GROUPS, [STARTS], "not placed", 1, id="a placement group is not there"),
-        pytest.param(TASKS, [STARTS] * 2, 0.5, 2, id="Ray does not answer, nothing is free"),
-        pytest.param(TASKS, [STARTS] * 2, 6.0, 0, id="Ray does not answer, CPUs are free"),
+        pytest.param(TASKS, [STARTS, STARTS], True, 0, 0, id="processes start"),
+        pytest.param(TASKS, [STARTS, STARTS], True, 1, 1, id="one waits for a CPU"),
+        pytest.param(TASKS, [RUNS, STARTS, STARTS], True, 9, 2, id="others wait for a CPU, too"),
+        pytest.param(TASKS, [RUNS] * 3, True, 9, 0, id="all have begun"),
+        pytest.param(EVALUATORS, [RUNS, STARTS], True, 1, 1, id="one evaluator runs"),
+        pytest.param(EVALUATORS, [ENDED, STARTS], True, 1, 0, id="its evaluator is up"),
+        pytest.param(GROUPS, [STARTS], True, 1, 0, id="a placement group is there"),
+        pytest.param(GROUPS, [STARTS], False, 1, 1, id="a placement group is not there"),
     ],
 )
 def test_attempts_without_resources_are_those_that_ray_has_not_placed(
-    rays, monkeypatch, settings, attempts, shapes, expected
+    rays, monkeypatch, settings, attempts, placed, waiting, expected
 ):
-    rays.placed = shapes != "not placed"
-
-    def usage(timeout: float) -> Any:
-        if isinstance(shapes, float):
-            raise TimeoutError
-        return demands(shapes if isinstance(shapes, list) else [(CPU, 1)])
-
-    client = SimpleNamespace(get_all_resource_usage=usage)
-    monkeypatch.setattr(cluster.global_worker, "gcs_client", client, raising=False)
-    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": shapes})
+    rays.placed = placed
+    monkeypatch.setattr(module, "unplaced_like", lambda need: waiting if need == CPU else 0)
     executor = executor_of(ValidationConfig(**settings))
     for n, results in enumerate(attempts):
         rays.start(executor, *results, one=attempt(iteration=n))
@@ -337,7 +331,6 @@ def test_only_idle_evaluators_end_when_their_resources_are_needed(rays, keep, le
 @pytest.mark.parametrize(
     ("settings", "in_trials"),
     [
-        ({}, True),
         ({"ray_remote_kwargs": {"num_cpus": 0.5, "num_gpus": 1}}, True),
         ({"evaluators": 2}, False),
         ({"where": "elsewhere"}, False),
@@ -345,7 +338,6 @@ def test_only_idle_evaluators_end_when_their_resources_are_needed(rays, keep, le
         ({"ray_remote_kwargs": {"runtime_env": {}}}, False),
         ({"ray_remote_kwargs": {"max_calls": 1}}, False),
         ({"fn": by_workers(2)}, True),
-        ({"fn": by_workers(2), "evaluators": 1}, False),
         # Those of a trial have other data, or another backend.
         ({"fn": by_workers(2, datasets={"rows": [1]})}, False),
     ],
@@ -358,7 +350,6 @@ def test_validation_runs_in_trials_unless_its_settings_concern_its_process(setti
 @pytest.mark.parametrize(
     ("fn", "options", "place", "fits"),
     [
-        (validate, {}, [CPU], True),
         (validate, {}, [CPU, CPU], True),
         (by_workers(2), {}, [CPU, CPU], True),
         (by_workers(2), {}, [CPU] * 3, False),
