@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import re
 import shutil
 import typing
@@ -27,14 +26,13 @@ from tunekit.core.events import (
     Exploited,
     Reported,
     TrialEnded,
-    ValidationEnded,
     ValidationRequested,
     Waited,
 )
 from tunekit.core.validation import Request
 from tunekit.errors import JournalError
 from tunekit.journal.encoding import Opaque, resolve_opaque
-from tunekit.journal.journal import VERSION, Journal, JournalReader, events_in, record_of, sealed
+from tunekit.journal.journal import VERSION, Journal, JournalReader, events_in, sealed
 from tunekit.journal.storage import LocalFolder
 
 WHERE = "./a/checkpoint_000001"
@@ -49,16 +47,20 @@ REQUESTED = ValidationRequested.of(REQUEST.key, WHERE, time=1.0)
 STARTED = AttemptStarted(time=2.0, id=REQUEST.id, attempt=1)
 
 
+def line(**known: Any) -> str:
+    return sealed(json.dumps(known)).decode()
+
+
+OWN = {"n": 1, "journal": "tunekit", "version": VERSION, "begins": True, "after": 0, "follows": ""}
+GOOD = line(**OWN)
+
+
 def journal_file(home: Path, text: str) -> Path:
     """Write the first file of a journal."""
     path = home / "journal/000001.jsonl"
     path.parent.mkdir()
     path.write_text(text)
     return path
-
-
-def numbered(home: Path) -> list[tuple[int, str]]:
-    return [(event["n"], event["event"]) for event in read(home)]
 
 
 def test_journal_line_is_in_its_file_with_a_checksum_when_append_returns(tmp_path):
@@ -69,27 +71,14 @@ def test_journal_line_is_in_its_file_with_a_checksum_when_append_returns(tmp_pat
     assert len(head.pop("crc")) == 8 and head == {**OWN, "ray": "2.60.0"}
 
 
-def test_torn_last_journal_line_is_skipped_and_the_next_session_continues(tmp_path):
-    journal_in(tmp_path).append(REQUESTED)
-    with (tmp_path / "journal/000001.jsonl").open("a") as file:
-        file.write('{"n": 2, "event": "validation_ended", "ti')
-    assert numbered(tmp_path) == [(2, "validation_requested")]
-    journal_in(tmp_path, begins=False).append(STARTED)
-    assert numbered(tmp_path) == [(2, "validation_requested"), (4, "attempt_started")]
-
-
-def test_empty_journal_file_has_no_events_and_the_next_session_continues(tmp_path):
-    journal_file(tmp_path, "")
+@pytest.mark.parametrize(
+    "torn", ["", GOOD[:20], GOOD + '{"n": 2, "event": "validation_ended", "ti']
+)
+def test_journal_without_a_whole_event_is_empty_and_the_next_session_continues(tmp_path, torn):
+    journal_file(tmp_path, torn)
     assert read(tmp_path) == []
-    journal_in(tmp_path).append(REQUESTED)
-    assert len(read(tmp_path)) == 1
-
-
-def test_journal_of_a_new_sweep_in_the_same_folder_hides_the_former_sweep(tmp_path):
-    journal_in(tmp_path).append(REQUESTED)
-    second = journal_in(tmp_path)
-    second.append(STARTED)
-    assert numbered(tmp_path) == [(4, "attempt_started")] and second.last == 4
+    journal_in(tmp_path, begins=False).append(STARTED)
+    assert [event["event"] for event in read(tmp_path)] == ["attempt_started"]
 
 
 def test_journal_of_one_session_may_continue_in_a_second_file(tmp_path):
@@ -99,55 +88,44 @@ def test_journal_of_one_session_may_continue_in_a_second_file(tmp_path):
     folder.close()  # as when it cannot go on with one
     journal.append(STARTED)
     assert folder.names("journal") == ["000001.jsonl", "000002.jsonl"]
-    assert numbered(tmp_path) == [(2, "validation_requested"), (3, "attempt_started")]
+    assert [event["event"] for event in read(tmp_path)] == [
+        "validation_requested",
+        "attempt_started",
+    ]
 
 
 def test_journal_line_numbers_continue_after_the_line_of_a_saved_state(tmp_path):
     journal_in(tmp_path).append(REQUESTED)
     journal_in(tmp_path, begins=False, after=40).append(STARTED)
-    assert [n for n, _ in numbered(tmp_path)] == [2, 42]
+    assert [event["n"] for event in read(tmp_path)] == [2, 42]
 
 
-def test_numbers_of_a_report_are_read_as_written_without_the_trials_config(tmp_path):
+def test_values_of_a_report_are_read_as_written_or_as_texts_without_the_trials_config(tmp_path):
     report = {"training_iteration": 1, "nested": {"deep": 1e-300}, "config": {"lr": 0.1}}
-    report |= {"float32": np.float32(0.1), "int64": np.int64(7), "nan": float("nan")}
+    report |= {"float32": np.float32(0.1), "int64": np.int64(7), "seen": {1, 2}}
     journal_in(tmp_path).append(Reported(time=1.0, trial_id="a", report=report))
-    [event] = read(tmp_path)
-    assert event["report"]["float32"] == float(np.float32(0.1))
-    assert (event["report"]["int64"], event["report"]["nested"]) == (7, {"deep": 1e-300})
-    assert math.isnan(event["report"]["nan"]) and "config" not in event["report"]
-
-
-def test_values_that_are_not_json_are_texts_unless_unpickling_is_requested(tmp_path):
-    metrics = {"when": {1, 2}, "accuracy": 0.5}
-    journal_in(tmp_path).append(ValidationEnded(id=REQUEST.id, status="validated", metrics=metrics))
-    [event] = read(tmp_path)
-    assert event["metrics"] == {"when": "{1, 2}", "accuracy": 0.5}
-    [event] = read(tmp_path, unpickle=True)
-    assert event["metrics"] == {"when": {1, 2}, "accuracy": 0.5}
-
-
-def line(**known: Any) -> str:
-    return sealed(json.dumps(known)).decode()
-
-
-OWN = {"n": 1, "journal": "tunekit", "version": VERSION, "begins": True, "after": 0, "follows": ""}
-GOOD = line(**OWN)
+    for unpickle, seen in ((False, "{1, 2}"), (True, {1, 2})):
+        [event] = read(tmp_path, unpickle=unpickle)
+        assert event["report"] == {
+            "training_iteration": 1,
+            "nested": {"deep": 1e-300},
+            "float32": float(np.float32(0.1)),
+            "int64": 7,
+            "seen": seen,
+        }
 
 
 @pytest.mark.parametrize(
     ("text", "named"),
     [
-        ("not json\n", "line 1,"),
         (GOOD.replace("true", "false"), "line 1,"),
         (line(n=1, event="validation_ended"), "000001.jsonl"),
         (line(**{**OWN, "journal": "other"}), "000001.jsonl"),
-        (line(**{**OWN, "version": VERSION + 1}), rf"\b{VERSION + 1}\b.*\b{VERSION}\b"),
         (line(n=1, journal="tunekit", version=VERSION), "line 1,.*begins"),
         (GOOD + '{"n": 2, "event": "end\n' + line(n=2, event="validation_ended"), "line 2,"),
         (GOOD + '{"n": 2, "event": \x00}\n', "line 2,"),
     ],
-    ids=["text", "checksum", "no-head", "other", "newer", "no-field", "torn", "null"],
+    ids=["checksum", "no-head", "other", "no-field", "torn", "null"],
 )
 def test_damaged_journal_is_an_error_that_names_file_and_line_and_stays_unchanged(
     tmp_path, text, named
@@ -162,20 +140,10 @@ class Layer:
     """A hyperparameter of a kind that JSON does not know."""
 
 
-def exploited(tmp_path, config):
-    event = Exploited(
-        time=9.5,
-        trial_id="a",
-        generation=1,
-        reached=5,
-        donor_id="b",
-        donor_generation=0,
-        iteration=4,
-        checkpoint="./b/checkpoint_000002",
-        score=0.9,
-        config=config,
-    )
-    journal_in(tmp_path).append(event)
+def exploited(home: Path, config: dict[Any, Any]) -> None:
+    donor = {"donor_id": "b", "donor_generation": 0, "iteration": 4, "checkpoint": "./b/c_2"}
+    event = Exploited(trial_id="a", generation=1, reached=5, config=config, **donor)
+    journal_in(home).append(event)
 
 
 def test_config_is_readable_json_and_unpickles_to_equal_values(tmp_path):
@@ -204,9 +172,8 @@ def test_config_values_too_large_or_unpicklable_are_taken_from_given_configs(tmp
     [
         ("vanished", {"time": 1.0}, "'vanished'"),
         ("waited", {"time": 1.0, "trial_id": "a"}, "seconds"),
-        ("waited", {"trial_id": 7, "seconds": math.nan}, "trial_id"),
+        ("waited", {"trial_id": 7, "seconds": 1.0}, "trial_id"),
         ("waited", {"trial_id": "a", "seconds": math.nan}, "seconds"),
-        ("waited", {"trial_id": "a", "seconds": 1, "time": 1e16}, "time"),
         ("reported", {"trial_id": "a", "report": {}}, "training_iteration"),
         ("attempt_started", {"id": "a:b:c:d", "attempt": 1}, "'b'"),
     ],
@@ -221,40 +188,6 @@ def test_unknown_field_of_an_event_is_ignored_and_a_missing_one_has_its_default(
     known = {"n": 2, "event": "trial_ended", "time": 2.0, "trial_id": "a", "novel": [1]}
     journal_file(tmp_path, GOOD + line(**known))
     assert events_in(tmp_path) == [TrialEnded(n=2, time=2.0, trial_id="a", removed=False)]
-
-
-#: Values of fields that must be of a kind, or that others depend on.
-KNOWN = {
-    "n": 7,
-    "id": "a trial_id:3:3:3",
-    "status": "validated",
-    "report": {"training_iteration": 1, "nan": math.inf, "deep": {"x": [1, None, "\ud800"]}},
-    "score": 0.5,
-    "kwargs": {"sizes": (64, 32), "table": {1: "one", (1, 2): "pair"}, "x": {"__shown__": 1}},
-}
-BY_TYPE = {
-    "Sequence": ["{}", "{}"],
-    "Mapping": {"CPU": 1.0},
-    "bool": True,
-    "float": 2.5,
-    "int": 3,
-}
-
-
-def example(kind: type, field: str) -> Any:
-    """A value for a field of an event."""
-    hint = str(typing.get_type_hints(kind)[field])
-    found = (value for name, value in BY_TYPE.items() if name in hint)
-    return KNOWN[field] if field in KNOWN else next(found, f"a {field}")
-
-
-@pytest.mark.parametrize("kind", typing.get_args(Event), ids=lambda kind: kind.__name__)
-def test_every_kind_of_event_is_read_as_it_was_written(tmp_path, kind):
-    event = kind(**{name: example(kind, name) for name in kind.__struct_fields__})
-    journal = Journal(LocalFolder(tmp_path), after=5)
-    journal.append(event)
-    journal.close()
-    assert events_in(tmp_path, unpickle=True) == [event]
 
 
 #: Numbers, texts and objects that a library or a user may pass as a number or a text.
@@ -276,14 +209,15 @@ def nested(value: Any, levels: int) -> Any:
 
 def any_value(kind: type, field: str) -> st.SearchStrategy[Any]:
     """Values that a field of an event may be given: not only those that it may have."""
+    writers_own = {"n": 0, "id": "a trial_id:3:3:3", "status": "validated"}
+    if field in writers_own:
+        return st.just(writers_own[field])
     hint = str(typing.get_type_hints(kind)[field])
     deep = st.builds(nested, ANY_VALUE, st.sampled_from([0, 45, 60, 150]))
     free = st.dictionaries(ANY_TEXT, deep, max_size=3)
     if field == "report":
         counts = st.integers(0, 2**53)
         return st.builds(lambda own, n: {**own, "training_iteration": n}, free, counts)
-    if field in ("n", "id", "status"):  # the writer's own
-        return st.just({**KNOWN, "n": 0}[field])
     kinds = {"Sequence": st.lists(ANY_TEXT, max_size=3), "Mapping": free, "bool": st.booleans()}
     kinds |= {"float": ANY_NUMBER | (st.none() if "None" in hint else st.nothing())}
     kinds |= {"int": ANY_NUMBER, "str": ANY_TEXT, "Any": deep}
@@ -311,43 +245,35 @@ def test_every_kind_of_event_can_be_read_with_any_values_in_its_fields(kind, dat
             assert getattr(read, name) == value
 
 
-@pytest.mark.parametrize("depth", [0, 39, 40, 41, 100, 300])
+@pytest.mark.parametrize("depth", [0, 40, 41, 300])
 def test_nested_keyword_arguments_unpickle_to_equal_values(tmp_path, depth):
     kwargs = nested((1, {2: "two"}), depth)
     saved = CheckpointSaved(trial_id="a", id="a:0:1:1", kwargs={"table": kwargs})
-    journal = Journal(LocalFolder(tmp_path))
-    journal.append(saved)
-    journal.close()
+    journal_in(tmp_path).append(saved)
     assert events_in(tmp_path, unpickle=True)[0].kwargs == saved.kwargs
     assert events_in(tmp_path)[0].kwargs.keys() == {"table"}
 
 
-@pytest.mark.parametrize(
-    "value", [np.zeros(2**21), "x" * 2**21, [0.5] * 2**19], ids=["array", "text", "list"]
-)
-def test_large_value_of_a_report_is_left_out_of_the_journal_and_named_in_the_log(
-    tmp_path, caplog, value
-):
-    name = f"by class {type(value).__name__}"
-    report = {"training_iteration": 1, "loss": 0.5, "val": {name: value}}
-    Journal(LocalFolder(tmp_path)).append(Reported(trial_id="a", report=report))
+def test_large_value_of_a_report_is_left_out_of_the_journal_and_named_in_the_log(tmp_path, caplog):
+    report = {"training_iteration": 1, "loss": 0.5, "val": {"by class": np.zeros(2**21)}}
+    journal_in(tmp_path).append(Reported(trial_id="a", report=report))
     [read] = events_in(tmp_path)
-    assert read.report["loss"] == 0.5 and len(read.report["val"][name]) < 100
-    assert sum(path.stat().st_size for path in (tmp_path / "journal").iterdir()) < 2000
-    assert f"val/{name}" in caplog.text
+    assert read.report["loss"] == 0.5 and len(read.report["val"]["by class"]) < 100
+    assert (tmp_path / "journal/000001.jsonl").stat().st_size < 2000
+    assert "val/by class" in caplog.text
 
 
 # What is missing, doubled or in another order -----------------------------------------------------
 
 
-def three_sessions(home: Path, series: str = "journal") -> list[Event]:
+def three_sessions(home: Path, trial_id: str = "a") -> list[Event]:
     """Write a journal of three files of three lines each: 1 to 3, 4 to 6, 7 to 9."""
     for begins in (True, False, False):
-        journal = Journal(LocalFolder(home), begins=begins, series=series)
+        journal = Journal(LocalFolder(home), begins=begins)
         for number in (journal.last + 1, journal.last + 2):
-            journal.append(Waited(time=float(number), trial_id="a", seconds=1.0))
+            journal.append(Waited(time=float(number), trial_id=trial_id, seconds=1.0))
         journal.close()
-    return record_of(LocalFolder(home), series=series).events
+    return events_in(home)
 
 
 @pytest.mark.parametrize(("gone", "lines"), [([1], "1-3"), ([1, 2], "1-6")], ids=str)
@@ -389,10 +315,10 @@ def of(home: Path, number: int) -> Path:
     return home / f"journal/00000{number}.jsonl"
 
 
-def swap(home: Path, one: int, other: int) -> None:
-    content = of(home, one).read_bytes()
-    of(home, one).write_bytes(of(home, other).read_bytes())
-    of(home, other).write_bytes(content)
+def swap(one: Path, other: Path) -> None:
+    content = one.read_bytes()
+    one.write_bytes(other.read_bytes())
+    other.write_bytes(content)
 
 
 def edit(home: Path, change: Callable[[list[bytes]], Any]) -> None:
@@ -403,21 +329,14 @@ def edit(home: Path, change: Callable[[list[bytes]], Any]) -> None:
 
 def put_other(home: Path) -> None:
     """Replace the second file by that of another journal, with the same line numbers."""
-    journal = journal_in(home / "other", about={"time": 3.0})
-    for number in (2, 3):
-        journal.append(Waited(time=7.0 + number, trial_id="b", seconds=1.0))
-    journal_in(home / "other", begins=False).append(Waited(trial_id="b", seconds=1.0))
+    three_sessions(home / "other", "b")
     shutil.copy(of(home / "other", 2), of(home, 2))
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
-    "first-file-copied": (lambda home: shutil.copy(of(home, 1), of(home, 4)), 4),
-    "second-file-copied": (lambda home: shutil.copy(of(home, 2), of(home, 4)), 4),
-    "last-file-linked": (lambda home: os.link(of(home, 3), of(home, 4)), 4),
-    "first-files-swapped": (lambda home: swap(home, 1, 2), 1),
-    "last-files-swapped": (lambda home: swap(home, 2, 3), 2),
+    "file-copied": (lambda home: shutil.copy(of(home, 2), of(home, 4)), 4),
+    "files-swapped": (lambda home: swap(of(home, 2), of(home, 3)), 2),
     "line-doubled": (lambda home: edit(home, lambda lines: lines.insert(2, lines[1])), 2),
-    "lines-reversed": (lambda home: edit(home, lambda lines: lines.reverse()), 2),
     "first-line-gone": (lambda home: edit(home, lambda lines: lines.pop(0)), 2),
     "second-line-gone": (lambda home: edit(home, lambda lines: lines.pop(1)), 2),
     "last-line-gone": (lambda home: edit(home, lambda lines: lines.pop(2)), 3),
