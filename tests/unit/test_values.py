@@ -18,10 +18,10 @@ from ray.tune.result import AUTO_RESULT_KEYS, DEBUG_METRICS
 
 from tests.support.journals import read
 from tests.support.odd_values import EXCEPTIONS, ODD, VALUES, made, tensors
-from tunekit.core.events import CheckpointSaved, Reported, TrialAdded, ValidationEnded
+from tunekit.core.events import CheckpointSaved, Reported, TrialAdded
 from tunekit.core.executor import Returned
 from tunekit.core.metrics import sanitize_report
-from tunekit.core.validation import Request, score_problem
+from tunekit.core.validation import score_problem
 from tunekit.core.values import (
     Raised,
     as_json,
@@ -109,7 +109,7 @@ def test_number_of_any_type_becomes_a_plain_one_or_a_text_if_too_large():
     assert sanitize(1j) == "1j"
 
 
-def test_report_that_needs_no_sanitizing_is_returned_itself():
+def test_value_that_needs_no_sanitizing_is_returned_itself():
     report = {"loss": 0.5, "seen": {1, 2}, "table": np.arange(3), "eval": {"n": [1, (2, "x")]}}
     assert sanitize(report, portable) is report
 
@@ -140,31 +140,6 @@ def test_exactly_encoded_value_is_equal_when_read_with_any_keys(value):
     assert json.loads(json.dumps(exact(value)), object_hook=read_opened) == value
 
 
-@MANY
-@given(VALUES)
-def test_journal_records_any_value_and_its_other_fields_can_be_read(tmp_path_factory, tree):
-    value = made(tree)
-    folder = tmp_path_factory.mktemp("journal")
-    journal = Journal(LocalFolder(folder))
-    request = Request("a", 1, kwargs={"it": value}, report={"it": value})
-    journal.append(TrialAdded(time=1.0, trial_id="a", config={"it": value}, folder="a"))
-    journal.append(Reported(time=2.0, trial_id="a", report={"training_iteration": 1, "it": value}))
-    journal.append(CheckpointSaved.of(request.key, request.path, kwargs=request.kwargs))
-    journal.append(ValidationEnded(id=request.id, status="validated", metrics={"it": value}))
-    journal.close()
-    for unpickle in (False, True):
-        events = read(folder, unpickle=unpickle)
-        kinds = ["trial_added", "reported", "checkpoint_saved", "validation_ended"]
-        assert [event["event"] for event in events] == kinds
-        added, reported, saved, ended = events
-        for found in (added["config"], reported["report"], saved["kwargs"], ended["metrics"]):
-            assert isinstance(found, dict) and "it" in found
-        assert reported["report"]["training_iteration"] == 1
-
-
-IT = "training_iteration"
-
-
 def test_users_value_that_looks_like_a_pickle_is_never_unpickled(tmp_path):
     class Touches:
         def __reduce__(self):
@@ -173,7 +148,7 @@ def test_users_value_that_looks_like_a_pickle_is_never_unpickled(tmp_path):
     odd = {"__pickled__": legible({"it": Touches()})["it"]["__pickled__"], "__shown__": "x"}
     journal = Journal(LocalFolder(tmp_path))
     journal.append(TrialAdded(time=1.0, trial_id="a", config={"it": odd}))
-    report = {IT: 1, "it": odd, "in": [odd], "__pickled__": 3}
+    report = {"training_iteration": 1, "it": odd, "in": [odd], "__pickled__": 3}
     journal.append(Reported(time=2.0, trial_id="a", report=report))
     journal.append(CheckpointSaved(trial_id="a", kwargs={"it": odd}))
     journal.close()
@@ -181,7 +156,12 @@ def test_users_value_that_looks_like_a_pickle_is_never_unpickled(tmp_path):
     assert not (tmp_path / "was-here").exists()
     renamed = {"'__pickled__'": odd["__pickled__"], "__shown__": "x"}
     assert added["config"] == {"it": renamed} and saved["kwargs"] == {"it": odd}
-    assert reported["report"] == {IT: 1, "it": renamed, "in": [renamed], "'__pickled__'": 3}
+    assert reported["report"] == {
+        "training_iteration": 1,
+        "it": renamed,
+        "in": [renamed],
+        "'__pickled__'": 3,
+    }
 
 
 def fatal(*known: object, **more: object) -> None:
@@ -245,15 +225,21 @@ def test_tensors_in_a_score_become_numbers_and_numpy_arrays():
 LONG = "beginning " + "\x1b[0" * 10**6 + " end"
 
 
-@pytest.mark.parametrize("text", [LONG, "\ud800" * 10**6, "\n" * 10**6, of_users(str, LONG)])
+@pytest.mark.parametrize(
+    "text", [LONG, "\ud800" * 10**6, "\n" * 10**6, of_users(str, LONG)], ids=range(4)
+)
 def test_description_of_an_exception_is_short_however_long_its_text_is(text):
     named = type("x" * 10**6, (Exception,), {"__str__": lambda self: text})
     for error in (ValueError(text), named()):
         found = describe_error(error)
-        for part in (found.reason, found.message, found.trace, found.kind):
-            assert type(part) is str and part.encode()
-        assert len(found.reason) <= 1000 and "\n" not in found.reason and len(found.kind) <= 200
-        assert len(found.message) < 70_000 and len(found.trace) < 500_000
+        for part, longest in (
+            (found.reason, 1000),
+            (found.message, 70_000),
+            (found.trace, 500_000),
+            (found.kind, 200),
+        ):
+            assert type(part) is str and part.encode() and len(part) <= longest
+        assert "\n" not in found.reason
     if text.startswith("beginning"):
         message = describe_error(ValueError(text)).message
         assert message.startswith("beginning") and message.endswith(" end")
@@ -280,70 +266,37 @@ def test_any_exception_is_described_by_its_kind_and_traceback(make):
     assert "Traceback" in found.trace
 
 
-def test_odd_report_is_flattened_and_values_that_tune_cannot_use_are_moved():
-    odd = {
+def test_odd_report_is_flattened_and_one_that_needs_no_change_is_returned_itself():
+    odd = {"training_iteration": 3, "config": {(1, 2): 3}}
+    odd |= {(1, 2): {"x": 1}, "val": {"acc": 1}, "val/acc": 2}
+    assert sanitize_report(odd, 4, portable) == {
         "training_iteration": 3,
-        "time_this_iter_s": "soon",
-        "timesteps_total": {"a": 1},
-        "done": np.array([1, 2]),
-        "timestamp": 5,
-        (1, 2): {"x": 1},
-        "val": {"acc": 1},
-        "val/acc": 2,
         "config": {(1, 2): 3},
-    }
-    own = dict(sanitize_report(odd, 4, portable))
-    for name in ("done", "time_this_iter_s"):
-        del own[f"tunekit/reported/{name}"]
-    assert own == {
-        "training_iteration": 3,
-        "timesteps_total/a": 1,
-        "timestamp": 5,
         "(1, 2)/x": 1,
         "val/acc": 1,
-        "config": {(1, 2): 3},
     }
-    report = {"training_iteration": 3, "timesteps_total": {"a": 1}}
-    moved = {"tunekit/reported/timesteps_total/a": 1}
-    assert sanitize_report(report, 4, portable) == {"training_iteration": 3, **moved}
-    fine = {"training_iteration": 1, "config": {}, "loss": 0.5, "done": False}
+    fine = {"training_iteration": 1, "config": {}, "loss": 0.5, "done": False, "generation": 2}
     assert sanitize_report(fine, 1, portable) is fine
 
 
-@pytest.mark.parametrize("iteration", ["x", True, 3.0, -1, 2**53 + 1])
-def test_training_iteration_that_is_not_a_count_is_replaced_and_kept_as_reported(iteration):
-    assert sanitize_report({"training_iteration": iteration, "loss": 1}, 4, portable) == {
-        "loss": 1,
-        "tunekit/reported/training_iteration": iteration,
-        "training_iteration": 4,
-    }
+NOT_COUNTS = ["x", True, 3.0, -1, 2**53 + 1]
 
 
 @pytest.mark.parametrize(
-    ("own", "moved"),
+    ("name", "value"),
     [
-        ({"tunekit": 0.5}, {"tunekit": 0.5}),
-        ({"tunekit/generation": None}, {"tunekit/generation": None}),
-        ({"tunekit": {"reported": {"a": 1}}}, {"tunekit/reported/a": 1}),
+        *(("training_iteration", iteration) for iteration in NOT_COUNTS),
+        ("time_this_iter_s", "soon"),
+        ("timesteps_total", "many"),
+        ("done", (1, 2)),
+        ("tunekit", 0.5),
+        ("tunekit/generation", None),
+        ("tunekit/reported/a", 1),
     ],
 )
-def test_training_metric_with_a_name_of_tunekit_moves_below_tunekit_reported(own, moved):
-    report = {"loss": 1, "training_iteration": 3, **own}
-    clean = sanitize_report(report, 3, portable)
-    assert clean == {
-        "loss": 1,
-        "training_iteration": 3,
-        **{f"tunekit/reported/{name}": value for name, value in moved.items()},
-    }
-
-
-OWN_LOOKING = ["reported", "generation", "iteration_runs", "validated_iteration", "reported_at"]
-
-
-@pytest.mark.parametrize("name", OWN_LOOKING)
-def test_training_metric_that_only_resembles_a_name_of_tunekit_stays(name):
-    report = {"training_iteration": 3, name: 0.5}
-    assert sanitize_report(report, 3, portable) is report
+def test_value_under_a_name_of_tune_or_tunekit_moves_below_tunekit_reported(name, value):
+    own, moved = {"training_iteration": 4, "loss": 1}, {f"tunekit/reported/{name}": value}
+    assert sanitize_report({**own, name: value}, 4, portable) == {**own, **moved}
 
 
 RESERVED = ["tunekit/reported/acc", "config/lr", "tunekit", *AUTO_RESULT_KEYS, *DEBUG_METRICS]
