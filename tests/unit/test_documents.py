@@ -328,7 +328,9 @@ def given_pbt(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) ->
     donors = torch.optim.SGD(model.parameters(), 0.5, momentum=0.9).state_dict()
     assert names["resumed"]({"lr": 0.1}, model, donors).param_groups[0]["lr"] == 0.1
     space = {"lr": tune.loguniform(1e-4, 1e-1)}
-    pbt = PopulationBasedTraining(perturbation_interval=2, hyperparam_mutations=space)
+    pbt = PopulationBasedTraining(
+        "training_iteration", perturbation_interval=2, hyperparam_mutations=space
+    )
     ran = sweep(folder, pbt, on_pending="wait", param_space=space, trials=8)
     validation = names["tuner"].validation
     validation.ledger.state = ran.validation.ledger.state
