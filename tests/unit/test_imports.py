@@ -15,7 +15,6 @@ import textwrap
 import tokenize
 from collections.abc import Iterator
 from functools import cache
-from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
 from typing import NamedTuple
@@ -30,13 +29,16 @@ from tunekit.errors import MissingExtraError, extra
 ROOT = Path(tunekit.__file__).parent
 MODULES = sorted(ROOT.rglob("*.py"))
 
-PURE = {"errors", "core", "messages"}
 OUTSIDE_FOR_PURE = {"ray", "torch", "pandas", "numpy", "optuna", "tensorboard", "os", "io", "time"}
 
 
-def room_of(path: Path) -> str:
-    relative = path.relative_to(ROOT)
-    return relative.parts[0] if len(relative.parts) > 1 else relative.stem
+def modules(*rooms: str, others: bool = False) -> list[Path]:
+    """The modules in these folders and files of the package, or all ``others``."""
+
+    def room(path: Path) -> str:
+        return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+    return [path for path in MODULES if (room(path) in rooms) is not others]
 
 
 @cache
@@ -56,19 +58,6 @@ def test_map_in_contributing_shows_all_imports_and_none_is_circular():
     """Drawing it raises CycleError if two folders or files import each other."""
     page = layers.PAGE.read_text()
     assert layers.rewritten(page) == page, "run: python scripts/layers.py"
-
-
-# What the board may read besides itself.
-BOARD_READS = {"core", "errors", "journal", "messages", "reading", "version"}
-
-
-def test_board_imports_only_what_reads_sweeps():
-    for path in (path for path in MODULES if room_of(path) == "board"):
-        for module, _ in imports(path):
-            if module.startswith("tunekit.") and not module.startswith("tunekit.board"):
-                inner = module.removeprefix("tunekit.")
-                known = any(inner == one or inner.startswith(f"{one}.") for one in BOARD_READS)
-                assert known, f"{path.relative_to(ROOT)} imports {module}"
 
 
 # Run by another Python, which has imported nothing yet.
@@ -112,32 +101,15 @@ def test_reading_a_sweep_imports_no_ray_or_torch_and_pandas_only_for_a_table(tmp
     assert ran.stdout.strip().splitlines()[-1] == "{} ['pandas']"
 
 
-def dotted(path: Path) -> str:
-    parts = path.relative_to(ROOT.parent).with_suffix("").parts
-    return ".".join(parts).removesuffix(".__init__")
-
-
-def test_no_module_imports_itself_through_others():
-    known = {dotted(path) for path in MODULES}
-    graph: dict[str, set[str]] = {}
-    for path in MODULES:
-        own = [(m, name) for m, name in imports(path) if m.split(".")[0] == "tunekit"]
-        inner = {f"{module}.{name}": module for module, name in own}
-        graph[dotted(path)] = {one if one in known else module for one, module in inner.items()} - {
-            dotted(path)
-        }
-    TopologicalSorter(graph).prepare()  # raises CycleError, which names the circle
-
-
 def test_core_errors_and_messages_import_no_ray_file_or_clock():
-    for path in (path for path in MODULES if room_of(path) in PURE):
+    for path in modules("core", "errors", "messages"):
         used = {module.split(".")[0] for module, _ in imports(path)}
         assert not used & OUTSIDE_FOR_PURE, path
 
 
 def test_private_names_of_ray_are_imported_only_in_one_package():
     """What is read from an object there, ruff finds (SLF001)."""
-    for path in (path for path in MODULES if room_of(path) != "_ray"):
+    for path in modules("_ray", others=True):
         for module, name in imports(path):
             private = any(map(is_private, [*module.split("."), name]))
             assert not (module.startswith("ray") and private), f"{path}: {module}.{name}"
@@ -147,34 +119,26 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith(("__", "_abc_"))
 
 
-def is_itself(node: ast.AST) -> bool:
-    if isinstance(node, ast.Call):
-        return isinstance(node.func, ast.Name) and node.func.id == "super"
-    return isinstance(node, ast.Name) and node.id in ("self", "cls")
-
-
 def own_private_names(kind: type) -> set[str]:
     """Private names that a class has, or gets and sets in itself."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     except OSError:  # one that a decorator has made
         tree = ast.Module([], [])
-    used = {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and is_itself(n.value)}
+    nodes = (node for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+    used = {n.attr for n in nodes if ast.unparse(n.value) in ("self", "cls", "super()")}
     return set(filter(is_private, used | set(vars(kind))))
 
 
-def rays_private_names_in(kind: type) -> set[str]:
-    """Those of its names that are private ones of a class of Ray's that it is made from."""
-    theirs = [base for base in kind.__mro__ if base.__module__.split(".")[0] == "ray"]
-    return own_private_names(kind) & set().union(*map(own_private_names, theirs))
-
-
 def test_subclasses_of_rays_classes_use_no_private_name_of_these():
-    outside = (path for path in MODULES if room_of(path) != "_ray" and path.stem != "__main__")
-    for module in (importlib.import_module(dotted(path)) for path in outside):
+    for path in modules("_ray", "__main__", others=True):
+        name = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts)
+        module = importlib.import_module(name.removesuffix(".__init__"))
         for kind in vars(module).values():
             if inspect.isclass(kind) and kind.__module__ == module.__name__:
-                assert not rays_private_names_in(kind), kind
+                theirs = [base for base in kind.__mro__ if base.__module__.split(".")[0] == "ray"]
+                rays = set().union(*map(own_private_names, theirs))
+                assert not own_private_names(kind) & rays, kind
 
 
 def test_public_names_are_sorted_and_known_to_type_checkers():
@@ -207,15 +171,11 @@ def normal(distribution: str) -> str:
 def required(lines: str) -> set[str]:
     """The distributions that requirements name; an extra of this package stands for its own."""
     found: set[str] = set()
-    for line in filter(None, map(str.strip, lines.splitlines())):
-        match = re.match(r"([\w.-]+)(?:\[(.*?)\])?", line)
-        assert match, line
-        name, extras = normal(match[1]), match[2]
+    for name, extras in re.findall(r"^([\w.-]+)(?:\[(.*?)\])?", lines.strip(), re.M):
         if name == SETUP["metadata"]["name"]:
-            for one in extras.split(","):
-                found |= required(SETUP["options.extras_require"][one.strip()])
+            found = found.union(*map(brought_by, extras.split(",")))
         else:
-            found.add(name)
+            found.add(normal(name))
     return found
 
 
@@ -249,12 +209,8 @@ class Import(NamedTuple):
 def imports_of(tree: ast.AST, under: frozenset[str] = frozenset()) -> Iterator[Import]:
     """What a piece of code imports that is neither its own nor Python's."""
     if isinstance(tree, ast.With):
-        calls = [item.context_expr for item in tree.items]
-        under |= {
-            ast.literal_eval(call.args[0])
-            for call in calls
-            if isinstance(call, ast.Call) and ast.unparse(call.func) == "extra"
-        }
+        calls = [ast.unparse(item.context_expr) for item in tree.items]
+        under |= {call[len("extra('") : -2] for call in calls if call.startswith("extra(")}
     names: list[str] = []
     if isinstance(tree, ast.Import):
         names = [alias.name for alias in tree.names]
