@@ -9,7 +9,6 @@ import ast
 import json
 import os
 import shutil
-import stat
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
+
+from scripts.left_behind import left_behind
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "docs/clusters"
@@ -96,32 +97,32 @@ DOUBLES = {
 
 
 @pytest.fixture
-def submitted(tmp_path):
-    """Run the script as a job of three nodes: its exit status, what was told to whom, stderr."""
-    commands = tmp_path / "commands"
-    commands.mkdir()
+def submit(tmp_path):
+    """Return a function that runs the script as a job of three nodes.
+
+    It returns the job's exit status, what was told to whom, and stderr.
+    """
     for name, does in DOUBLES.items():
-        path = commands / name
+        path = tmp_path / "commands" / name
+        path.parent.mkdir(exist_ok=True)
         path.write_text(f"#!/bin/bash\n{does}\n")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    script = tmp_path / "slurm.sbatch"
-    shutil.copy(FOLDER / "slurm.sbatch", script)
+        path.chmod(0o755)
+    shutil.copy(FOLDER / "slurm.sbatch", tmp_path)
+    told = tmp_path / "told"
+    told.touch()
 
     def submit(answers_at, driver="exit 0", signal_at=None):
-        told = tmp_path / "told"
-        told.write_text("")
-        slurm = {
-            "SLURM_JOB_ID": "4711",
-            "SLURM_JOB_NODELIST": "n[1-3]",
-            "SLURM_CPUS_PER_TASK": "8",
+        slurm = {"JOB_ID": "4711", "JOB_NODELIST": "n[1-3]", "CPUS_PER_TASK": "8"}
+        environment = {
+            "PATH": f"{tmp_path / 'commands'}:{os.environ['PATH']}",
+            "TOLD": str(told),
+            "DRIVER": driver,
+            "ANSWERS_AT": str(answers_at),
+            **{f"SLURM_{name}": value for name, value in slurm.items()},
         }
-        ours = {"TOLD": str(told), "DRIVER": driver, "ANSWERS_AT": str(answers_at)}
+        command = ["bash", str(tmp_path / "slurm.sbatch")]
         batch = subprocess.Popen(
-            ["bash", str(script)],
-            env={"PATH": f"{commands}:{os.environ['PATH']}", **slurm, **ours},
-            cwd=tmp_path,
-            stderr=subprocess.PIPE,
-            text=True,
+            command, env=environment, cwd=tmp_path, stderr=subprocess.PIPE, text=True
         )
         if signal_at is not None:
             while signal_at not in told.read_text():
@@ -133,9 +134,9 @@ def submitted(tmp_path):
     return submit
 
 
-def test_slurm_job_starts_its_nodes_and_is_requeued_when_interrupted(submitted, tmp_path):
+def test_slurm_job_starts_its_nodes_and_is_requeued_when_interrupted(submit, tmp_path):
     patient = 'echo waits >> "$TOLD"; for _ in {1..600}; do /bin/sleep 0.05; done'
-    status, told, _ = submitted(driver=patient, answers_at=3, signal_at="waits")
+    status, told, _ = submit(driver=patient, answers_at=3, signal_at="waits")
     address = f"10.0.0.1:{20000 + 4711}"
     head = next(line for line in told if "--head" in line)
     assert head.startswith("n1: ray start --head --node-ip-address=10.0.0.1 --port=24711 ")
@@ -150,10 +151,8 @@ def test_slurm_job_starts_its_nodes_and_is_requeued_when_interrupted(submitted, 
 
 
 @pytest.mark.parametrize(("answers_at", "status"), [(1, 0), (1000, 1)])
-def test_slurm_job_ends_with_its_driver_or_if_the_head_does_not_start(
-    submitted, answers_at, status
-):
-    ended, told, stderr = submitted(answers_at=answers_at)
+def test_slurm_job_ends_with_its_driver_or_if_the_head_does_not_start(submit, answers_at, status):
+    ended, told, stderr = submit(answers_at=answers_at)
     assert ended == status and not any("requeue" in line for line in told)
     assert any("python" in line for line in told) == (status == 0)
     assert ("10.0.0.1:24711" in stderr) == (status == 1)
@@ -162,35 +161,26 @@ def test_slurm_job_ends_with_its_driver_or_if_the_head_does_not_start(
 # What tests leave behind: the test command fails if it is a process or a cluster's address ------
 
 
-def left_behind(folder: Path) -> list[str]:
-    command = [sys.executable, str(ROOT / "scripts/left_behind.py"), str(folder), "0"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == bool(done.stderr)
-    return done.stderr.splitlines()
-
-
 def test_left_over_cluster_address_is_listed(tmp_path):
-    assert not left_behind(tmp_path)
+    assert not left_behind(str(tmp_path), 0)
     address = tmp_path / "ray" / "ray_current_cluster"
     address.parent.mkdir()
     address.write_text("10.0.0.1:6379")
-    (line,) = left_behind(tmp_path)
+    (line,) = left_behind(str(tmp_path), 0)
     assert str(address) in line and "10.0.0.1:6379" in line
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="needs /proc")
-def test_left_over_processes_of_this_run_are_listed_and_no_others(tmp_path):
-    runs = [tmp_path / "one", tmp_path / "other"]
+def test_left_over_processes_of_this_run_are_listed_and_no_others():
     waits = [sys.executable, "-c", "input()"]
     children = [
-        subprocess.Popen(waits, stdin=-1, env={**os.environ, "TUNEKIT_TESTS": str(run)})
-        for run in runs
+        subprocess.Popen(waits, stdin=-1, env={**os.environ, "TUNEKIT_TESTS": run})
+        for run in ("/tmp/one", "/tmp/other")
     ]
     try:
-        (line,) = left_behind(runs[0])
+        (line,) = left_behind("/tmp/one", 0)
         assert f"process {children[0].pid}:" in line
     finally:
         for child in children:
             child.kill()
             child.communicate()
-    assert not left_behind(runs[0])
