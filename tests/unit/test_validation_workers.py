@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
-import ray
 from hypothesis import given
 from hypothesis import strategies as st
 from ray.train.torch import TorchTrainer
@@ -69,32 +69,37 @@ def events(link: _Link) -> list[Any]:
     return [link._events.get_nowait()[1] for _ in range(link._events.qsize())]
 
 
-def poll(link: _Link, *stages: tuple[int, bool] | None) -> list[type]:
-    statuses = [SimpleNamespace() if one is None else SimpleNamespace(stage=one) for one in stages]
-    known = SimpleNamespace(worker_statuses=dict(enumerate(statuses)))
-    link.after_worker_group_poll_status(known)  # type: ignore[arg-type]
-    return [type(event) for event in events(link)]
+def poll(link: _Link, *statuses: dict[str, Any]) -> list[Any]:
+    """Poll workers with these statuses; return the events."""
+    known = {rank: SimpleNamespace(**status) for rank, status in enumerate(statuses)}
+    link.after_worker_group_poll_status(SimpleNamespace(worker_statuses=known))  # type: ignore
+    return events(link)
+
+
+def stages(link: _Link, *stages: tuple[int, bool] | None) -> list[type]:
+    """Poll workers in these stages (None: slow to answer); return the types of the events."""
+    found = poll(link, *({"stage": stage} if stage else {} for stage in stages))
+    return [type(event) for event in found]
 
 
 def test_assignment_begins_and_finishes_once_each_worker_has_reported_so():
-    """Each reports it in each poll; None: it is slow to answer."""
     link, _ = linked()
-    assert poll(link, (1, False), (0, False)) == []
-    assert poll(link, None, (1, False)) == [Begun]
-    assert poll(link, (1, True), None) == []
-    assert poll(link, None, (1, True)) == [Finished]
-    assert poll(link, (1, True), (1, True)) == []
+    assert stages(link, (1, False), (0, False)) == []
+    assert stages(link, None, (1, False)) == [Begun]
+    assert stages(link, (1, True), None) == []
+    assert stages(link, None, (1, True)) == [Finished]
+    assert stages(link, (1, True), (1, True)) == []
     assign(link)
-    assert poll(link, (1, True), (2, True)) == []
-    assert poll(link, (2, True), None) == [Begun, Finished]
+    assert stages(link, (1, True), (2, True)) == []
+    assert stages(link, (2, True), None) == [Begun, Finished]
 
 
 def test_restarted_workers_get_a_new_number_and_the_former_stages_do_not_count():
     link, group = linked()
-    assert poll(link, (1, True), (1, False)) == [Begun]
+    assert stages(link, (1, True), (1, False)) == [Begun]
     restart(link, group)
     assert [given.number for _, given, _ in group.sent] == [1, 2]
-    assert poll(link, (0, False), (2, True)) == []
+    assert stages(link, (0, False), (2, True)) == []
 
 
 @pytest.mark.parametrize("in_workers", [True, False])
@@ -136,18 +141,15 @@ def test_workers_end_after_a_fatal_result_and_after_any_failure_of_several(
 ):
     link, group = linked(ranks)
     link.started.set()
-    task = SimpleNamespace(remote=lambda *given: object())
-    call = SimpleNamespace(options=lambda **options: task)
-    group.workers = [SimpleNamespace(actor=SimpleNamespace(__ray_call__=call))] * ranks
-    context = SimpleNamespace(get_task_name=lambda: "validate")
-    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
-    monkeypatch.setattr(ray, "wait", lambda refs, num_returns: (refs[:1], refs[1:]))
-    monkeypatch.setattr(ray, "get", lambda ref: result)
+    actors = [SimpleNamespace(__ray_call__=mock.Mock()) for _ in range(ranks)]
+    group.workers = [SimpleNamespace(actor=actor) for actor in actors]
+    monkeypatch.setattr(worker_group, "ray", mock.Mock(**{"get.return_value": result}))
+    worker_group.ray.wait = lambda refs, num_returns: (refs[:1], refs[1:])
     workers = TrialWorkerGroup(TorchTrainer(once))
-    workers._link, ended = link, []
-    monkeypatch.setattr(workers, "dismiss", lambda: ended.append(True))
+    workers._link = link
+    monkeypatch.setattr(workers, "dismiss", dismiss := mock.Mock())
     assert workers.beside(once, alone=False)[0] == result
-    assert bool(ended) == end
+    assert dismiss.called == end
 
 
 # In a worker -----------------------------------------------------------------------------------
@@ -280,12 +282,9 @@ def test_permission_is_neither_withdrawn_nor_extended_after_the_next_assignment(
 
 def asked(link: _Link, *inquiries: WorkerInquiry | None, begun: int = 1) -> list[Any]:
     """Poll workers that ask, and return what the trial is asked."""
-    statuses = [
-        SimpleNamespace(stage=(1, False), begun=begun, inquiry=inquiry) for inquiry in inquiries
-    ]
-    known = SimpleNamespace(worker_statuses=dict(enumerate(statuses)))
-    link.after_worker_group_poll_status(known)  # type: ignore[arg-type]
-    return [event.inquiry for event in events(link) if isinstance(event, Asked)]
+    known = {"stage": (1, False), "begun": begun}
+    found = poll(link, *({**known, "inquiry": inquiry} for inquiry in inquiries))
+    return [event.inquiry for event in found if isinstance(event, Asked)]
 
 
 WAITS = Inquiry(blocks=True)
@@ -300,10 +299,13 @@ def test_ranks_that_ask_the_same_get_the_same_answer_and_the_trial_is_asked_once
     assert asked(link, FIRST, FIRST) == [], "it is asked once"
     link.answer(["c1"])
     assert group.sent[-1] == ("answer", FIRST, ["c1"])
-    group.sent.clear()
-    assert asked(link, None, FIRST) == [] and group.sent == [("answer", FIRST, ["c1"])]
     second = FIRST._replace(asked=2)
     assert asked(link, second, None) == [WAITS]
+    link.answer(["c2"])
+    group.sent.clear()
+    assert asked(link, None, FIRST) == [] and group.sent == [("answer", FIRST, ["c1"])]
+    assert not link.in_step, "rank 0 trains while rank 1 asks"
+    assert asked(link, FIRST, FIRST) == [] and link.in_step
 
 
 def test_answer_is_dropped_if_the_workers_have_restarted_since_they_asked():
@@ -319,9 +321,9 @@ def test_answer_is_dropped_if_the_workers_have_restarted_since_they_asked():
 @pytest.mark.parametrize(
     ("other", "begun", "expected"),
     [
-        (FIRST, 1, [WAITS]),
-        (None, 1, []),  # it may still ask
-        (None, 2, [Inquiry()]),  # it waits in its next report for the one that asks
+        pytest.param(FIRST, 1, [WAITS], id="the other asks"),
+        pytest.param(None, 1, [], id="the other may still ask"),
+        pytest.param(None, 2, [Inquiry()], id="the other waits in its next report"),
     ],
 )
 def test_workers_that_validate_together_wait_for_scores_once_all_have_asked(other, begun, expected):
@@ -348,18 +350,6 @@ def test_worker_that_asks_alone_is_answered_after_a_time_limit(
     found = asked(link, *inquiries)
     now[0] = worker_group._TOGETHER_S
     assert [*found, *asked(link, *inquiries)] == [expected]
-
-
-def test_slow_rank_gets_the_answer_to_its_own_call_after_a_later_one_was_answered():
-    link, group = linked()
-    report(link)
-    for number in (1, 2):
-        assert asked(link, FIRST._replace(asked=number), None) == [WAITS]
-        link.answer([f"c{number}"])
-    assert asked(link, None, FIRST) == []
-    assert group.sent[-1] == ("answer", FIRST, ["c1"])
-    assert not link.in_step, "rank 0 trains while rank 1 asks"
-    assert asked(link, FIRST, FIRST) == [] and link.in_step
 
 
 def test_worker_that_asks_returns_its_own_answer_or_leaves_for_the_next_assignment():
