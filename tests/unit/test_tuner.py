@@ -71,10 +71,7 @@ def assert_refused(call, named: list[str]) -> None:
 
 @pytest.fixture(autouse=True)
 def _no_ray(monkeypatch):
-    def init(*args, **kwargs):
-        raise AssertionError("Ray was started")
-
-    monkeypatch.setattr(ray, "init", init)
+    monkeypatch.setattr(ray, "init", lambda *args, **options: pytest.fail("Ray was started"))
 
 
 class AlgorithmConfig(_Config):
@@ -136,15 +133,12 @@ def test_fit_without_validation_leaves_signals_limits_and_starting_ray_to_tune(
     def of_tune(tuner):
         return signal.getsignal(signal.SIGTERM), settings_of(tuner).tune_config
 
-    for name in ("init", "is_initialized", "cluster_resources"):
+    for name in ("is_initialized", "cluster_resources"):
         monkeypatch.setattr(ray, name, lambda *given, **named: pytest.fail("called by tunekit"))
     monkeypatch.setattr(tune.Tuner, "fit", of_tune)
-    tuner = tunekit.Tuner(
-        tune.with_resources(trainable, {"cpu": 10**6}),  # Tune itself logs that it waits
-        tune_config=tune.TuneConfig(num_samples=3),
-        run_config=tune.RunConfig(name="sweep", storage_path=str(tmp_path)),
-    )
-    handler, config = tuner.fit()
+    greedy = tune.with_resources(trainable, {"cpu": 10**6})  # Tune itself logs that it waits
+    run_config = tune.RunConfig(name="sweep", storage_path=str(tmp_path))
+    handler, config = tunekit.Tuner(greedy, run_config=run_config).fit()
     assert handler == signal.getsignal(signal.SIGTERM)
     assert config.max_concurrent_trials is None
 
@@ -448,23 +442,15 @@ def test_validation_by_a_trainer_with_datasets_leaves_a_cpu_to_ray_data():
     assert executor_of(config).need == {"CPU": 1 + 3 + 1}
 
 
-def test_limit_of_concurrent_trials_is_logged_with_how_to_change_it(on_cluster, caplog):
-    caplog.set_level("INFO")
-    on_cluster(8, ASHAScheduler(), evaluators=1)
-    [message] = caplog.messages
-    assert all(fact in message for fact in ("3 trials", "2 CPU", "max_concurrent_trials"))
-
-
 def test_trial_or_validation_that_the_cluster_cannot_fit_is_logged_with_its_resources(
     on_cluster, caplog
 ):
     on_cluster(3, workers=4)
     on_cluster(3, ray_remote_kwargs={"num_cpus": 1, "resources": {"special": 1}})
     trial, validation = (one.getMessage() for one in caplog.records if one.levelname == "WARNING")
-    for fact in ("trial", "4 CPU", "3 CPU", "scaling_config"):
-        assert fact in trial
-    for fact in ("validation", "1 CPU, 1 special", "0 special", "ray_remote_kwargs"):
-        assert fact in validation
+    assert all(fact in trial for fact in ("trial", "4 CPU", "3 CPU", "scaling_config"))
+    facts = ("validation", "1 CPU, 1 special", "0 special", "ray_remote_kwargs")
+    assert all(fact in validation for fact in facts)
 
 
 def test_trial_or_validation_that_a_fixed_machine_cannot_fit_is_refused(
@@ -482,34 +468,6 @@ def test_trial_or_validation_that_a_fixed_machine_cannot_fit_is_refused(
     with pytest.raises(ConfigError):
         leave_room_for_data(make(reads_data))
     assert on_cluster(8, ASHAScheduler(), evaluators=1).alongside == 3
-
-
-@pytest.mark.parametrize("evaluators", [1, None])
-def test_trials_and_validations_that_share_one_gpu_are_exclusive(look, caplog, evaluators):
-    cluster, trainable = {"CPU": 4.0, "GPU": 1.0}, tune.with_resources(lambda config: 0, {"gpu": 1})
-    needs = {"evaluators": evaluators, "ray_remote_kwargs": {"num_gpus": 1}}
-    shares = look(cluster, trainable, **needs)
-    assert shares.exclusive and shares.alongside is None
-    # Without evaluators, a waiting trial validates in its own process.
-    assert ("WARNING" in [one.levelname for one in caplog.records]) is (evaluators is not None)
-
-
-@pytest.mark.parametrize(
-    ("free", "validation", "apart"),
-    [
-        ({"CPU": 3.0}, {"num_cpus": 1}, True),
-        ({"CPU": 2.0}, {"num_cpus": 1}, False),
-        ({"CPU": 2.0, "validate": 1.0}, {"resources": {"validate": 1}}, False),
-        ({"CPU": 2.0, "validate": 1.0}, {"num_cpus": 0, "resources": {"validate": 1}}, True),
-    ],
-)
-def test_validations_run_apart_if_trials_at_their_limit_leave_resources_for_one(
-    look, free, validation, apart
-):
-    place = tune.PlacementGroupFactory([{"CPU": 1, "train": 1}])
-    trainable = tune.with_resources(lambda config: None, place)
-    cluster = {**free, "train": 2.0}
-    assert look(cluster, trainable, ASHAScheduler(), ray_remote_kwargs=validation).apart is apart
 
 
 # Wrong arguments ----------------------------------------------------------------------------------
@@ -553,8 +511,6 @@ WRONG: dict[str, Callable[[], Any]] = {
     "run_config.callbacks=-1": lambda: tuner_of(callbacks=-1),
     "storage_filesystem='s3'": lambda: tuner_of(storage_filesystem="s3"),
     "param_space='lr'": lambda: tunekit.Tuner(LOOP, param_space="lr"),
-    "path=": lambda: tunekit.Tuner.restore(b"/none", trainable),
-    "restart_errored=": lambda: tunekit.Tuner.restore("/none", trainable, restart_errored="yes"),
     "Tuner: when='requested'": lambda: tunekit.Tuner(trainable, validation_config=PLAIN),
     "restore: when='requested'": lambda: tunekit.Tuner.restore(
         "/none", trainable, validation_config=PLAIN
@@ -566,7 +522,6 @@ WRONG: dict[str, Callable[[], Any]] = {
         tunekit.ValidatedScheduler(FIFOScheduler())
     ),
     "checkpointable: trainable": lambda: tunekit.checkpointable(LOOP),
-    "make=3": lambda: tunekit.distributed.TrainerFactory(3),
 }
 
 
