@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-import runpy
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -26,8 +25,7 @@ from tests.support.kills import Killed, killed_after
 from tests.support.readers import session, trial, tunekit_
 from tests.support.schedulers import asha
 from tests.support.sweeps import Counting, Endless, FailsOnce, Ran, quality, sweep
-from tunekit.board import page
-from tunekit.cli import commands, main, on_ray
+from tunekit.cli import commands, on_ray
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
 from tunekit.core.events import SessionClosed
@@ -130,17 +128,14 @@ def test_status_of_a_killed_sweep_has_its_pending_validations_and_how_to_continu
     assert status["unprocessed"] == sum(behind) > len(queued) > len(behind) > 1
     text = format_status(status)
     assert status["continue_with"].startswith("tunekit resume /")
-    assert status["continue_with"] in text and "90 s" in text
-    assert f" {status['driver']['pid']} " in text
+    for fact in (status["continue_with"], "90 s", f" {status['driver']['pid']} "):
+        assert fact in text
     counts = {line[:13].strip(): line[13:] for line in text.splitlines()}
     assert f"1 running, {len(queued)} queued" in counts["waits for"]
     assert f" {running['trial_id']} " in counts["waits for"]
     assert re.findall(r"\d+", counts["reports"]) == [f"{sum(behind)}", f"{len(behind)}"]
-    oldest = {row["trial_id"]: row for row in reversed(status["waits_for"])}
-    for _, trial_id, *row in rows_of(text):
-        own = oldest.get(trial_id)
-        waits = f" {own['iteration']} {own['status']} " if own else "queued"
-        assert (waits in f"{' '.join(row)} ") == bool(own)
+    row = rf"^ +{running['trial_id']}  .* {running['iteration']} running "
+    assert re.search(row, text, re.M)
 
 
 def test_status_groups_failures_by_reason_and_names_their_checkpoints(tmp_path):
@@ -263,15 +258,6 @@ def test_report_writes_the_page_in_order_of_its_mode_and_prints_its_path(
     for written, mode in ((path / "report.html", "max"), (Path("r.html"), "min")):
         first = re.search(r'data-trial="(\w+)"><td>1</td>', written.read_text())[1]
         assert first == tunekit.load(path, mode=mode).ranking()[0].trial_id
-
-
-def test_report_to_an_open_file_is_all_it_gets_and_the_path_goes_to_stderr(ended, tmp_path):
-    path, _ = ended
-    with open(tmp_path / "page", "w+") as file:
-        result = tunekit_("report", path, "--output", f"/dev/fd/{file.fileno()}")
-        text = file.read().strip()
-    assert text.startswith("<!") and text.endswith("</html>")
-    assert result.stdout == "" and "/dev/fd/" in result.stderr
 
 
 def test_report_of_a_remote_sweep_is_written_to_the_current_directory(monkeypatch, tmp_path):
@@ -443,16 +429,6 @@ def test_ctrl_c_ends_a_command_in_one_line_with_exit_code_1(ended, monkeypatch):
     assert result.exit_code == 1 and len(result.stderr.strip().splitlines()) == 1
 
 
-def test_ctrl_c_while_the_commands_are_imported_exits_with_one_line(monkeypatch):
-    class Interrupted(ModuleType):
-        __getattr__ = raising(KeyboardInterrupt())
-
-    monkeypatch.setitem(sys.modules, "tunekit.cli.commands", Interrupted("commands"))
-    with pytest.raises(SystemExit) as caught:
-        main(["--version"])
-    assert len(str(caught.value.code).strip().splitlines()) == 1 and caught.value.code != 0
-
-
 def test_closed_pipe_and_latin_terminal_cause_no_traceback(tmp_path):
     trial(session(tmp_path / "snow"), "\N{SNOWMAN}", 0.5)
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
@@ -467,35 +443,11 @@ def test_closed_pipe_and_latin_terminal_cause_no_traceback(tmp_path):
     assert done.stderr == b""
 
 
-@pytest.mark.parametrize(
-    ("name", "named"),
-    [("x" * 300, "x" * 300), ("none/report.html", "none"), ("a\0b", "a\\x00b")],
-    ids=["long", "no-folder", "null"],
-)
-def test_report_to_an_impossible_file_is_an_error_in_one_line_and_leaves_no_file(
-    ended, tmp_path, name, named
-):
-    result = tunekit_("report", ended[0], "--output", tmp_path / name)
-    assert named in result.stderr and result.stderr.count("\n") == 1
-    assert result.exit_code in (1, 2) and not list(tmp_path.iterdir())
-
-
-def test_full_disk_is_an_error_in_one_line_that_names_the_report(ended, tmp_path, monkeypatch):
-    path = tmp_path / "r.html"
-    full, draft = (
-        OSError(28, "No space left on device", str(one)) for one in (path, tmp_path / ".0.draft")
-    )
-    monkeypatch.setattr(page, "write_file", raising(draft))
-    result = tunekit_("report", ended[0], "--output", path)
-    assert (result.exit_code, result.stderr) == (1, f"Error: {full}\n")
-
-
-def test_python_m_tunekit_prints_the_version(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["tunekit", "--version"])
-    with pytest.raises(SystemExit) as caught:
-        runpy.run_module("tunekit", run_name="__main__")
-    assert caught.value.code == 0
-    assert capsys.readouterr().out == f"tunekit, version {tunekit.__version__}\n"
+def test_report_to_an_impossible_file_is_an_error_in_one_line_and_leaves_no_file(ended, tmp_path):
+    for name, named in (("x" * 300, "x" * 300), ("none/r.html", "none"), ("a\0b", "a\\x00b")):
+        result = tunekit_("report", ended[0], "--output", tmp_path / name)
+        assert named in result.stderr and result.stderr.count("\n") == 1
+        assert result.exit_code in (1, 2) and not list(tmp_path.iterdir())
 
 
 # list, and the sweep that commands take without a PATH ------------------------------------------
@@ -550,14 +502,9 @@ def test_list_top_limits_the_rows_and_counts_the_others(results):
 
 
 def test_list_accepts_a_uri_a_sweep_and_a_folder_without_sweeps(results, tmp_path):
-    def names(where: object) -> list[str]:
+    for where, found in ((f"file://{results}", 4), (results / "old sweep", 1), (tmp_path, 0)):
         known = json.loads(tunekit_("list", where, "--json").stdout)
-        assert known["found"] == len(known["sweeps"])
-        return [row["name"] for row in known["sweeps"]]
-
-    assert len(names(f"file://{results}")) == 4
-    assert names(results / "old sweep") == ["old sweep"]
-    assert names(tmp_path) == []
+        assert known["found"] == len(known["sweeps"]) == found
     result = tunekit_("list", tmp_path)
     assert result.exit_code == 0 and str(tmp_path) in result.stdout
     assert tunekit_("list", "nowhere://at/all").exit_code == 2
