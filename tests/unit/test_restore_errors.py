@@ -21,7 +21,6 @@ from tests.support.restores import SEARCH, SNAPSHOT, STATE, begin, contents, tra
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Reported, SessionClosed, SnapshotTaken, TrialAdded
 from tunekit.driver.snapshots import SETTINGS, SavedState, _archive
-from tunekit.journal.experiments import path_problem
 from tunekit.journal.journal import Journal
 from tunekit.journal.storage import PATIENCE_S, LocalFolder, RemoteFolder
 
@@ -308,15 +307,11 @@ def test_restore_keeps_the_given_storage_filesystem(tmp_path):
 # A path that is no sweep's: what is there, and which sweeps are near ----------------------------
 
 
-def begins(folder: Path) -> None:
-    Journal(LocalFolder(folder)).close()
-
-
 @pytest.fixture
 def home(tmp_path):
     """Two sweeps, one of them with a trial, next to a plain Tune experiment."""
     for sweep in ("digits", "deeper/letters"):
-        begins(tmp_path / "results" / sweep)
+        Journal(LocalFolder(tmp_path / "results" / sweep)).close()
     (tmp_path / "results/digits/trial_a/checkpoint_000001").mkdir(parents=True)
     (tmp_path / "results/plain/trial_b").mkdir(parents=True)
     (tmp_path / "empty").mkdir()
@@ -345,14 +340,6 @@ def test_path_that_is_not_a_sweep_is_an_error_that_names_the_sweeps_nearby(home,
         with pytest.raises(tunekit.errors.ConfigError) as caught:
             read(str(home / path))
         assert all(named.format(home) in str(caught.value) for named in NAMED[path])
-
-
-def test_path_error_names_at_most_ten_sweeps_as_uris_if_given_one(tmp_path):
-    for n in range(15):
-        begins(tmp_path / f"many/sweep{n:02}")
-    text = path_problem(SubTreeFileSystem(str(tmp_path), LocalFileSystem()), "many", "s3://many")
-    assert "'s3://many/sweep14'" in text
-    assert text.count("'s3://many/") == 10 and "(5 " in text
 
 
 def test_restore_without_tuner_pkl_is_an_error_that_names_the_journal_folder(home):
