@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ray.tune.result import AUTO_RESULT_KEYS, DEBUG_METRICS
 
 from tests.support.journals import read
-from tests.support.odd_values import EXCEPTIONS, ODD, VALUES, made, tensors
+from tests.support.odd_values import EXCEPTIONS, ODD, tensors
 from tunekit.core.events import CheckpointSaved, Reported, TrialAdded
 from tunekit.core.executor import Returned
 from tunekit.core.metrics import sanitize_report
@@ -89,14 +89,6 @@ def test_odd_value_is_sanitized_written_sent_and_shown_without_an_error(make):
         shown.encode()
     assert len(format_value(make())) <= 200
     assert finite_number(make()) is None or isinstance(finite_number(make()), float)
-
-
-@MANY
-@given(VALUES)
-def test_any_nesting_of_odd_values_is_sanitized_to_plain_values(tree):
-    value = made(tree)
-    handled(sanitize({"it": value}, portable))
-    handled(sanitize(value, portable))
 
 
 def test_number_of_any_type_becomes_a_plain_one_or_a_text_if_too_large():
