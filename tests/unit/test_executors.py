@@ -77,7 +77,7 @@ class Stream:
 
 
 class FakeRay:
-    """What an executor has started, killed and been warned of, in order."""
+    """Ray as an executor uses it; records what is started and killed."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -88,70 +88,64 @@ class FakeRay:
         #: Whether the placement groups of evaluators have their resources.
         self.placed = True
 
-    def run(self, place: str) -> Stream:
-        self.started.append(place)
-        return Stream(list(self.results))
-
     def start(
-        self,
-        executor: RayExecutor,
-        *results: Any,
-        host: Any = None,
-        one: Attempt | None = None,
+        self, executor: RayExecutor, *results: Any, host: Any = None, one: Attempt | None = None
     ) -> list[Any]:
         """Start an attempt from which these results come; return the events."""
         self.results = results
         executor.start(one or attempt(), host=host)
         return list(executor.poll())
 
+    def run(self, place: str) -> Stream:
+        self.started.append(place)
+        return Stream(list(self.results))
 
-class Actor:
-    """The handle of an evaluator's process; what is called on it is done at once."""
+    def run_in(self, actor: str, how: Any, *given: Any) -> Stream:
+        if isinstance(how, partial):
+            assert how.func is module.validate_in_workers
+            actor = f"rank 0 of {actor}" if how.keywords["alone"] else f"all of {actor}"
+        return self.run(actor)
 
-    def __init__(self, rays: FakeRay):
-        call = SimpleNamespace(remote=lambda call: rays.run("evaluator"))
-        self.evaluate = SimpleNamespace(options=lambda **options: call)
-        self.release = SimpleNamespace(remote=Evaluator().release)
+    def remote(self, **options: Any) -> Any:
+        def evaluator(first_bundle: Any) -> Any:
+            release = SimpleNamespace(remote=Evaluator().release)
+            return SimpleNamespace(
+                evaluate=remote(lambda call: self.run("evaluator")), release=release
+            )
+
+        def remote(call: Any) -> Any:
+            made = SimpleNamespace(remote=call)
+            made.options = lambda **options: made
+            return made
+
+        return lambda kind: remote(
+            evaluator if kind is Evaluator else lambda call: self.run("task")
+        )
+
+    def put(self, value: Any) -> Any:
+        return value
+
+    def get(self, result: Any) -> Any:
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+    def wait(self, streams: list[Stream], **options: Any) -> Any:
+        return [one for one in streams if one.results[:1] != [...]], []
+
+    def cancel(self, stream: Stream, force: bool) -> None: ...
+
+    def kill(self, process: Any) -> None:
+        self.killed.append(process)
 
 
 @pytest.fixture
 def rays(monkeypatch) -> FakeRay:
     rays = FakeRay()
-
-    def get(result: Any) -> Any:
-        if isinstance(result, Exception):
-            raise result
-        return result
-
-    def run_in(actor: str, how: Any, *given: Any) -> Stream:
-        if isinstance(how, partial):
-            assert how.func is module.validate_in_workers
-            actor = f"rank 0 of {actor}" if how.keywords["alone"] else f"all of {actor}"
-        return rays.run(actor)
-
-    def wait(streams: list[Stream], **options: Any) -> Any:
-        return [one for one in streams if one.results[:1] != [...]], []
-
-    def remote(**options: Any) -> Any:
-        task = SimpleNamespace(remote=lambda call: rays.run("task"))
-        actor = SimpleNamespace(remote=lambda first_bundle: Actor(rays))
-        actor.options = lambda **options: actor
-        return lambda kind: (
-            actor if kind is Evaluator else SimpleNamespace(options=lambda **options: task)
-        )
-
     for name, double in {
-        "get": get,
-        "put": lambda value: value,
-        "wait": wait,
-        "remote": remote,
-        "cancel": lambda stream, force: None,
-        "kill": rays.killed.append,
-    }.items():
-        monkeypatch.setattr(ray, name, double)
-    for name, double in {
+        "ray": rays,
         "time": rays.clock,
-        "generator_in": lambda actor, name: partial(run_in, actor),
+        "generator_in": lambda actor, name: partial(rays.run_in, actor),
         "actor_of": lambda trial: trial.trial_id,
         "has_workers": lambda trial: trial.has_workers,
         "has_died": lambda actor: actor in rays.killed,
