@@ -25,7 +25,8 @@ from tests.support.kills import Killed, killed_after
 from tests.support.readers import session, trial, tunekit_
 from tests.support.schedulers import asha
 from tests.support.sweeps import Counting, Endless, FailsOnce, Ran, quality, sweep
-from tunekit.cli import commands, on_ray
+from tunekit.board import page
+from tunekit.cli import commands, main, on_ray
 from tunekit.cli.status import format_status, status_json
 from tunekit.cli.trainables import trainable_at
 from tunekit.core.events import SessionClosed
@@ -429,6 +430,13 @@ def test_ctrl_c_ends_a_command_in_one_line_with_exit_code_1(ended, monkeypatch):
     assert result.exit_code == 1 and len(result.stderr.strip().splitlines()) == 1
 
 
+def test_ctrl_c_while_the_commands_are_imported_exits_with_one_line(monkeypatch):
+    interrupted = type("", (), {"run": property(raising(KeyboardInterrupt()))})()
+    monkeypatch.setitem(sys.modules, "tunekit.cli.commands", interrupted)
+    with pytest.raises(SystemExit, match=r"^\S+$"):
+        main(["--version"])
+
+
 def test_closed_pipe_and_latin_terminal_cause_no_traceback(tmp_path):
     trial(session(tmp_path / "snow"), "\N{SNOWMAN}", 0.5)
     environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
@@ -448,6 +456,14 @@ def test_report_to_an_impossible_file_is_an_error_in_one_line_and_leaves_no_file
         result = tunekit_("report", ended[0], "--output", tmp_path / name)
         assert named in result.stderr and result.stderr.count("\n") == 1
         assert result.exit_code in (1, 2) and not list(tmp_path.iterdir())
+
+
+def test_full_disk_is_an_error_in_one_line_that_names_the_report(ended, tmp_path, monkeypatch):
+    full = OSError(28, "No space left on device", str(tmp_path / ".0.draft"))
+    monkeypatch.setattr(page, "write_file", raising(full))
+    result = tunekit_("report", ended[0], "--output", tmp_path / "r.html")
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert str(tmp_path / "r.html") in result.stderr and "draft" not in result.stderr
 
 
 # list, and the sweep that commands take without a PATH ------------------------------------------

@@ -22,6 +22,8 @@ from ray.exceptions import (
     OutOfMemoryError,
     OwnerDiedError,
     RayActorError,
+    RayError,
+    RayTaskError,
     TaskCancelledError,
     WorkerCrashedError,
 )
@@ -171,6 +173,13 @@ def test_attempt_cancelled_during_a_poll_has_no_further_event(rays):
     assert not list(events)
 
 
+def test_reason_and_traceback_of_a_very_long_error_are_shortened(rays):
+    text = "a line\n" * 10**5
+    for error in (RayError(text), RayTaskError("validate", text, ValueError(text))):
+        [failed] = rays.start(RayExecutor(validate, {}), error)
+        assert len(failed.reason) <= 1000 and len(failed.error) < 70_000
+
+
 @pytest.mark.parametrize("begun", [(Began(ID),), ()], ids=["begun", "not begun"])
 def test_task_that_ray_loses_is_a_failed_attempt_whose_reason_differs_by_cause(rays, begun):
     lost = [ObjectLostError("ab" * 14, None, ""), OwnerDiedError("ab" * 14, None, "")]
@@ -286,6 +295,13 @@ def test_evaluator_ends_after_max_calls_and_after_a_failure(rays, max_calls, las
     executor = RayExecutor(validate, {"max_calls": max_calls}, evaluators=1)
     assert len(rays.start(executor, Began(ID), *last)) == 2
     assert len(rays.killed) == ends
+
+
+def test_cancelled_attempt_ends_its_evaluator(rays):
+    executor = RayExecutor(validate, {}, evaluators=1)
+    rays.start(executor, Began(ID), ...)
+    assert executor.cancel(attempt()) is None
+    assert len(rays.killed) == 1 and not executor.awaited()
 
 
 @pytest.mark.parametrize(("keep", "left"), [(0, 1), (2, 2), (3, 3)])

@@ -302,7 +302,8 @@ def put_other(home: Path) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], Any], int]] = {
-    "file-copied": (lambda home: shutil.copy(of(home, 2), of(home, 4)), 4),
+    "first-file-copied": (lambda home: shutil.copy(of(home, 1), of(home, 4)), 4),
+    "second-file-copied": (lambda home: shutil.copy(of(home, 2), of(home, 4)), 4),
     "files-swapped": (lambda home: swap(of(home, 2), of(home, 3)), 2),
     "line-doubled": (lambda home: edit(home, lambda lines: lines.insert(2, lines[1])), 2),
     "first-line-gone": (lambda home: edit(home, lambda lines: lines.pop(0)), 2),

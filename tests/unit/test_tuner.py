@@ -136,7 +136,7 @@ def test_fit_without_validation_leaves_signals_limits_and_starting_ray_to_tune(
     for name in ("is_initialized", "cluster_resources"):
         monkeypatch.setattr(ray, name, lambda *given, **named: pytest.fail("called by tunekit"))
     monkeypatch.setattr(tune.Tuner, "fit", of_tune)
-    greedy = tune.with_resources(trainable, {"cpu": 10**6})  # Tune itself logs that it waits
+    greedy = tune.with_resources(lambda config: 0, {"cpu": 10**6})  # Tune itself logs that it waits
     run_config = tune.RunConfig(name="sweep", storage_path=str(tmp_path))
     handler, config = tunekit.Tuner(greedy, run_config=run_config).fit()
     assert handler == signal.getsignal(signal.SIGTERM)
@@ -395,7 +395,6 @@ def on_cluster(look):
     ("options", "limit"),
     [
         ({}, 3),  # 3 trials of 2 workers, and 1 for validation
-        ({"limit": 4}, None),
         ({"max_in_flight": 3}, 2),
         ({"evaluators": 4}, 2),
         ({"fn": BY_WORKERS}, 2),  # 1 for the validation itself, and 3 for its workers
@@ -403,10 +402,15 @@ def on_cluster(look):
         ({"space": {"scaling_config": {"num_workers": tune.choice([1, 3])}}}, 2),
         ({"space": {"scaling_config": {"num_workers": tune.grid_search([3, 2])}}}, 2),
     ],
-    ids=["default", "own limit", "max_in_flight", "evaluators", "by workers", "choice", "grid"],
+    ids=["default", "max_in_flight", "evaluators", "by workers", "choice", "grid"],
 )
 def test_number_of_distributed_trials_leaves_room_for_validations(on_cluster, options, limit):
     assert on_cluster(8, ASHAScheduler(), **options).alongside == limit
+
+
+def test_users_max_concurrent_trials_replaces_the_limit_that_leaves_room_for_validation(look):
+    for own, limit in ((None, 3), (2, None)):
+        assert look({"CPU": 4.0}, lambda config: 0, limit=own, evaluators=1).alongside == limit
 
 
 def test_validation_in_its_trial_is_refused_if_a_trials_process_is_too_small(on_cluster):
@@ -422,14 +426,14 @@ DATA: Any = {"train": object()}
     ("cpus", "options", "at_once"), [(8, {}, 2), (4, {}, 1), (9, {"limit": 4}, 3)]
 )
 @pytest.mark.parametrize("where", ["trainer", "space", "factory"])
-def test_number_of_trials_leaves_a_cpu_each_to_ray_data(look, make, cpus, options, at_once, where):
+def test_number_of_trials_leaves_a_cpu_each_to_ray_data(look, cpus, options, at_once, where):
     source = trainer(datasets=DATA if where != "space" else None)
     if where == "factory":
         source = tunekit.distributed.TrainerFactory(lambda config, made=source: made)
     space = {"datasets": DATA} if where == "space" else {}
     assert look({"CPU": float(cpus)}, source, space=space, **options).at_once == at_once
     config = tune.TuneConfig(max_concurrent_trials=options.get("limit"))
-    settings = make(source, param_space=space, tune_config=config)
+    settings = settings_of(tunekit.Tuner(source, param_space=space, tune_config=config))
     leave_room_for_data(settings)
     assert settings.tune_config.max_concurrent_trials == at_once, "also without validation"
 

@@ -229,10 +229,9 @@ class Rank:
 
     def train(self):
         """One more report, unless it waits in one; on to the next assignment if it leaves."""
-        action = (
-            self.inbox.action(self.number, self.report) if self.report else WorkerAction.CONTINUE
-        )
-        if self.report and action is WorkerAction.WAIT:
+        begins = self.report == 0
+        action = WorkerAction.CONTINUE if begins else self.inbox.action(self.number, self.report)
+        if action is WorkerAction.WAIT:
             return
         if action is WorkerAction.LEAVE:
             self.left_at[self.number] = self.report
