@@ -6,12 +6,11 @@ import base64
 import importlib.util
 import io
 import json
-import os
 import struct
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import pytest
@@ -25,6 +24,7 @@ from tests.support.recordings import asha, pbt
 from tunekit.board import serve
 from tunekit.board.page import write_page
 from tunekit.board.serve import Application
+from tunekit.core.ranking import Ranked
 from tunekit.messages.problems import Problems
 from tunekit.reading.catalogue import Catalogue
 
@@ -46,14 +46,6 @@ def tab(browser) -> Iterator[Tab]:
     tab = browser.tab()
     yield tab
     tab.close()
-
-
-def look(tab: Tab, page: Path, width: int, name: str) -> dict[str, Any]:
-    """Return what a script finds on the page, in a window of that width."""
-    tab.resize(width)
-    tab.open(page)
-    found: dict[str, Any] = tab.run(script(name))
-    return found
 
 
 #: As users have them: logarithmic, linear, integers, choices, nested ones, and long names.
@@ -92,44 +84,44 @@ def test_report_has_no_overlapping_cut_or_empty_part_at_any_width(tab, page):
         assert {"chart-validated", "chart-training0", "chart-timeline"} <= set(seen["charts"])
 
 
-def test_ranking_table_sorts_filters_and_exports_its_trials(tab, tmp_path):
-    loaded = tunekit.load(asha(tmp_path / "sweep").home)
-    seen = look(tab, write_page(loaded, tmp_path / "report.html"), 500, "use")
-    ranked = [one.trial_id for one in loaded.ranking()]
-    rates = {one.trial_id: one.config["lr"] for one in loaded.ranking()}
-    assert seen["first"] == seen["back"][0] == ranked and seen["back"][1] == "none"
-    assert seen["ascending"] == [sorted(ranked, key=rates.__getitem__), "ascending"]
-    assert seen["descending"] == [sorted(ranked, key=rates.__getitem__)[::-1], "descending"]
-    ended = {one.trial_id for one in loaded.ranking() if not one.trial.stopped}
-    wanted = [one for one in ranked if rates[one] < 0.01 and one in ended]
-    assert seen["filtered"] == wanted and seen["none"] == []
-    assert 0 < len(wanted) < len(ranked)
+@pytest.fixture(scope="module")
+def ranked(tmp_path_factory) -> tuple[list[Ranked], Path]:
+    """The ranking of a sweep, and its report."""
+    folder = tmp_path_factory.mktemp("ranked")
+    loaded = tunekit.load(asha(folder).home)
+    return loaded.ranking(), write_page(loaded, folder / "report.html")
+
+
+def test_ranking_table_sorts_filters_and_exports_its_trials(tab, ranked):
+    ranking, page = ranked
+    tab.resize(500)
+    tab.open(page)
+    seen = tab.run(script("use"))
+    names = [one.trial_id for one in ranking]
+    rates = {one.trial_id: one.config["lr"] for one in ranking}
+    assert seen["first"] == seen["back"][0] == names and seen["back"][1] == "none"
+    assert seen["ascending"] == [sorted(names, key=rates.__getitem__), "ascending"]
+    assert seen["descending"] == [sorted(names, key=rates.__getitem__)[::-1], "descending"]
+    wanted = [one for one in ranking if one.config["lr"] < 0.01 and not one.trial.stopped]
+    assert 0 < len(wanted) < len(ranking) and seen["none"] == []
     table = pd.read_csv(io.StringIO(seen["csv"]), dtype={"trial": str})
-    assert list(table.trial) == wanted and seen["file"] == "sweep.csv"
-    assert list(table.lr) == [rates[one] for one in wanted], "in full"
-    best = {one.trial_id: one.best_value for one in loaded.ranking()}
-    assert list(table["best accuracy"]) == [best[one] for one in wanted]
-    opened, fragment, name, beyond = seen["panel"]
-    assert (opened, fragment, beyond) == (True, f"#trial={ranked[0]}", 0)
-    assert name == loaded.ranking()[0].name and seen["closed"] == ""
-    assert seen["light"] != seen["dark"]
-    assert seen["reachable"]
+    assert seen["filtered"] == list(table.trial) == [one.trial_id for one in wanted]
+    assert list(table.lr) == [one.config["lr"] for one in wanted], "in full"
+    assert list(table["best accuracy"]) == [one.best_value for one in wanted]
+    assert seen["file"] == "sweep.csv"
+    assert seen["panel"] == [True, f"#trial={names[0]}", ranking[0].name, 0]
+    assert seen["closed"] == "" and seen["light"] != seen["dark"] and seen["reachable"]
     scrolled, left = seen["sticky"]
     assert scrolled and 0 <= left < 120, "the trial's name stays in view"
 
 
-FORMULA = "=HYPERLINK(1,2)"
-
-
 def test_exported_text_that_is_a_spreadsheet_formula_is_quoted(tab, tmp_path):
-    home = tmp_path / "sweep"
-    journal = session(home)
-    trial(journal, "a", 0.5, lr=-0.001, note=FORMULA, other='say "hi", then\nleave')
+    journal, formula = session(tmp_path / "sweep"), "=HYPERLINK(1,2)"
+    trial(journal, "a", 0.5, lr=-0.001, note=formula, other='say "hi", then\nleave')
     trial(journal, "b", 0.25, lr=0.5, note="@x", other="-5")
-    page = write_page(tunekit.load(home), tmp_path / "report.html")
-    seen = look(tab, page, 800, "export")
-    table = pd.read_csv(io.StringIO(seen["csv"]), dtype=str)
-    assert list(table.note) == [f"'{FORMULA}", "'@x"]
+    tab.open(write_page(tunekit.load(tmp_path / "sweep"), tmp_path / "report.html"))
+    table = pd.read_csv(io.StringIO(tab.run(script("export"))["csv"]), dtype=str)
+    assert list(table.note) == [f"'{formula}", "'@x"]
     assert [float(one) for one in table.lr] == [-0.001, 0.5]
     assert table.other[0].split() == ["say", '"hi",', "then", "leave"] and table.other[1] == "-5"
 
@@ -157,104 +149,81 @@ MARKED = "[...document.querySelectorAll('#trials tr[data-marked]')].map((row) =>
 OUTLINES = "document.querySelectorAll('.outline[data-shown] .line:not([d=\"\"])').length"
 
 
-def test_chart_and_ranking_highlight_the_same_trial_and_zoom_is_reset(tab, tmp_path):
-    loaded = tunekit.load(asha(tmp_path / "sweep").home)
-    ranked = [one.trial_id for one in loaded.ranking()]
-    tab.open(write_page(loaded, tmp_path / "report.html"))
-    tab.run("document.querySelector('#chart-validated').scrollIntoView({block: 'center'})")
+def test_chart_and_ranking_highlight_the_same_trial_and_zoom_is_reset(tab, ranked):
+    ranking, page = ranked
+    tab.open(page)
+    tab.box("#chart-validated")  # scrolls there: charts are drawn when they come into view
     tab.until("!!document.querySelector('#chart-validated svg.marks')")
     # The curve points at its row.
-    last = tab.run(ENDS)[-1]
-    tab.mouse("mouseMoved", last["x"] + 3, last["y"])
+    end = tab.run(ENDS)[-1]
+    tab.mouse("mouseMoved", end["x"] + 3, end["y"])
     [shown] = tab.until(f"{MARKED}.length && {MARKED}")
-    assert shown in ranked and tab.run(OUTLINES) > 0
-    assert loaded.ranking()[ranked.index(shown)].name in tab.run(
-        "document.querySelector('#vg-tooltip-element').textContent"
-    )
-    # A click keeps it so, another one does not.
-    tab.mouse("mousePressed", last["x"] + 3, last["y"], button="left", clickCount=1)
-    tab.mouse("mouseReleased", last["x"] + 3, last["y"], button="left", clickCount=1)
+    [name] = [one.name for one in ranking if one.trial_id == shown]
+    assert name in tab.run("document.querySelector('#vg-tooltip-element').textContent")
+    assert tab.run(OUTLINES) > 0
+    # A click keeps it so, until Escape.
+    tab.drag((end["x"] + 3, end["y"]))
     tab.mouse("mouseMoved", 2, 2)
     assert tab.run(MARKED) == [shown]
     tab.press("Escape")
     assert tab.run(MARKED) == [] and tab.run(OUTLINES) == 0
     # The row points at its curve, by the keyboard.
-    tab.run(f"document.querySelector('#trials tr[data-trial=\"{ranked[1]}\"] button').focus()")
-    assert tab.run(OUTLINES) > 0 and tab.run(MARKED) == ranked[1:2]
+    second = ranking[1].trial_id
+    tab.run(f"document.querySelector('#trials tr[data-trial=\"{second}\"] button').focus()")
+    assert tab.run(OUTLINES) > 0 and tab.run(MARKED) == [second]
     # Drag to zoom in; the button takes it back.
-    before = tab.run(TICKS)
+    before, reset = tab.run(TICKS), "document.querySelector('[data-reset=validated]')"
     box = tab.box("#chart-validated svg.marks")
-    tab.drag(
-        (box["x"] + box["width"] * 0.5, box["y"] + box["height"] * 0.45),
-        (box["x"] + box["width"] * 0.9, box["y"] + box["height"] * 0.7),
-    )
-    tab.until(
-        f"JSON.stringify({TICKS}) !== {json.dumps(json.dumps(before, separators=(',', ':')))}"
-    )
-    assert not tab.run("document.querySelector('[data-reset=validated]').disabled")
-    tab.run("document.querySelector('[data-reset=validated]').focus()")
+    parts = [(0.5, 0.45), (0.7, 0.6), (0.9, 0.7)]
+    tab.drag(*((box["x"] + box["width"] * x, box["y"] + box["height"] * y) for x, y in parts))
+    tab.until(f"!{reset}.disabled && String({TICKS}) !== {json.dumps(','.join(before))}")
+    tab.run(f"{reset}.focus()")
     tab.press("Enter")
     assert tab.run(f"window.zooming.then(() => {TICKS})") == before
-    assert tab.run("document.querySelector('[data-reset=validated]').disabled")
+    assert tab.run(f"{reset}.disabled")
 
 
 def test_each_chart_of_the_report_is_saved_as_a_png_of_its_name(tab, page):
     tab.open(page)
-    names = tab.run("[...document.querySelectorAll('[data-png]')].map((one) => one.dataset.png)")
-    charts = tab.run("document.querySelectorAll('.chart').length")
-    assert len(names) == charts
     found = tab.run(script("save"))
+    assert len(found) == tab.run("document.querySelectorAll('.chart').length")
     for name, (file, data) in found.items():
         picture = base64.b64decode(data)
         width, height = struct.unpack(">II", picture[16:24])
         assert picture.startswith(b"\x89PNG") and width > 400 and height > 50, name
         assert file.endswith(f"-{name}.png")
-    assert list(found) == names
 
 
 # Accessibility ---------------------------------------------------------------------------------
 
 
-def _axe() -> Path | None:
-    if named := os.environ.get("TUNEKIT_AXE"):
-        return Path(named)
-    found = importlib.util.find_spec("axe_core_python")
-    return None if found is None else Path(str(found.origin)).with_name("axe.min.js")
-
-
-#: The script of axe-core: of the package, or the file that the environment names.
-AXE = _axe()
-needs_axe = pytest.mark.skipif(AXE is None, reason="needs axe-core (axe-core-python)")
-
-
-def wrong(tab: Tab, rules: list[str] | None = None) -> list[str]:
-    """What axe-core finds on the page as it is now, of all rules or of some."""
-    tab.run("window.drawAll()")
-    if not tab.run("'axe' in window"):
-        assert AXE is not None
-        tab.run(f"{AXE.read_text()}; 0")
-    only = "{}" if rules is None else json.dumps({"runOnly": rules})
-    found: list[str] = tab.run(f"axe.run({only}).then({SERIOUS})")
-    return found
-
+#: The package with the script of axe-core.
+AXE = importlib.util.find_spec("axe_core_python")
 
 SERIOUS = """({violations}) => violations
   .filter(({impact}) => ["serious", "critical"].includes(impact))
   .map(({id, nodes}) => `${id}: ${nodes[0].html}`)"""
 
 
-@needs_axe
+@pytest.mark.skipif(AXE is None, reason="needs axe-core (axe-core-python)")
 def test_axe_finds_no_serious_violation_in_light_and_dark_mode(tab, page):
+    def violations(*rules: str) -> list[str]:
+        only = json.dumps({"runOnly": rules} if rules else {})
+        found: list[str] = tab.run(f"axe.run({only}).then({SERIOUS})")
+        return found
+
     tab.prefer("light")
     tab.open(page)
-    assert wrong(tab) == []
-    tab.click("button.trial")
+    tab.run("window.drawAll()")
+    tab.run(f"{Path(AXE.origin).with_name('axe.min.js').read_text()}; 0")
+    assert violations() == []
+    tab.run("document.querySelector('button.trial').click()")
     tab.until("document.querySelector('dialog').open")
-    assert wrong(tab) == []
+    assert violations() == []
     tab.prefer("dark")
-    assert wrong(tab, ["color-contrast"]) == [], "of the trial"
+    assert violations("color-contrast") == [], "of the trial"
     tab.run("document.querySelector('dialog').close()")
-    assert wrong(tab, ["color-contrast"]) == []
+    assert violations("color-contrast") == []
 
 
 # The live page ----------------------------------------------------------------------------------
@@ -265,53 +234,39 @@ DRAWN = f"({CHART}?.scrollIntoView(), !!{CHART}?.querySelector('svg.marks'))"
 POINTS = "document.querySelectorAll('#chart-validated .mark-symbol.role-mark path').length"
 
 
-class Serving:
-    """The server, on the same port of this machine each time."""
-
-    def __init__(self, path: Path):
-        self._path, self.port = path, 0
-
-    def start(self) -> None:
-        listener = serve.listen("127.0.0.1", self.port, Problems("test"))
-        assert listener is not None
-        self.port = listener.getsockname()[1]
-        app = Application(Catalogue([str(self._path)]), token=TOKEN)
-        known = {"interface": "asgi3", "lifespan": "off", "log_level": "error"}
-        self._server = uvicorn.Server(uvicorn.Config(app, **known, timeout_graceful_shutdown=1))
-        self._server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
-        self._thread = threading.Thread(target=self._server.run, args=([listener],))
-        self._thread.start()
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join()
+@contextmanager
+def serving(folder: Path, port: int = 0) -> Iterator[int]:
+    """Serve the sweeps below a folder on a port of this machine, by default on a free one."""
+    listener = serve.listen("127.0.0.1", port, Problems("test"))
+    app = Application(Catalogue([str(folder)]), token=TOKEN)
+    known = {"interface": "asgi3", "lifespan": "off", "log_level": "error"}
+    server = uvicorn.Server(uvicorn.Config(app, **known, timeout_graceful_shutdown=1))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
-@pytest.fixture
-def serving(tmp_path) -> Iterator[Serving]:
-    serving = Serving(tmp_path / "sweeps")
-    yield serving
-    serving.stop()
+def best_is(name: str) -> str:
+    return f"document.querySelector('.verdict b')?.textContent === '{name}'"
 
 
-def test_open_live_page_follows_its_sweep_over_restarts_of_driver_and_server(serving, tmp_path):
+def test_open_live_page_follows_its_sweep_over_restarts_of_driver_and_server(tab, tmp_path):
     home = tmp_path / "sweeps/digits"
     journal = session(home)
     for n, name in enumerate("abcd"):
         config = {f"hyperparameter {k}": 1.0 for k in range(9)}
         trial(journal, name, n / 10 if name in "ab" else None, lr=0.4 - n / 10, **config)
     score(journal, "d", 1, None, reason="no data")
-    serving.start()
     [key] = Catalogue([str(home.parent)]).find()
-    address = f"http://127.0.0.1:{serving.port}/sweeps/{key}"
-
-    def best_is(name: str) -> str:
-        return f"document.querySelector('.verdict b')?.textContent === '{name}'"
-
-    with Chromium() as browser:
-        tab = browser.tab(800)
+    tab.resize(800)
+    with serving(home.parent) as port:
         tab.send("Page.addScriptToEvaluateOnNewDocument", source=script("listen"))
-        tab.send("Page.navigate", url=f"{address}?token={TOKEN}")
+        address = f"http://127.0.0.1:{port}/sweeps/{key}?token={TOKEN}"
+        tab.send("Page.navigate", url=address)
         tab.until(best_is("b"))
         tab.until(DRAWN, 60)
         tab.run(script("choose"))
@@ -322,13 +277,10 @@ def test_open_live_page_follows_its_sweep_over_restarts_of_driver_and_server(ser
         score(journal, "c", 2, 0.8)
         tab.until(best_is("c"), 60)
         tab.until(f"{POINTS} >= 4", 60)
-        assert tab.run(script("state")) == chosen and chosen["same"], (
-            "each row is the very same one"
-        )
-        # The driver is killed, and the sweep restored; meanwhile the server is restarted.
-        serving.stop()
-        score(session(home, begins=False), "a", 2, 0.95)
-        serving.start()
+        assert tab.run(script("state")) == chosen and chosen["same"], "each row is the very same"
+    # The driver is killed, and the sweep restored; meanwhile the server is restarted.
+    score(session(home, begins=False), "a", 2, 0.95)
+    with serving(home.parent, port):
         tab.until(best_is("a"), 60)
         back = tab.run(script("state"))
         assert back["order"] == chosen["order"] and back["wide"] == 0

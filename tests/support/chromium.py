@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +28,8 @@ _FLAGS = (
     "--remote-debugging-pipe",
 )
 _TIMEOUT_S = 30.0
-_KEYS = {"Enter": 13, "Tab": 9, "Escape": 27, " ": 32, "ArrowDown": 40, "ArrowUp": 38}
+#: The codes of keys, and what they type.
+_KEYS = {"Enter": (13, "\r"), "Escape": (27, "")}
 
 
 def script(name: str) -> str:
@@ -62,10 +62,6 @@ class Chromium:
         return self
 
     def __exit__(self, *raised: Any) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """End the browser."""
         self._process.kill()
         self._process.wait()
         os.close(self._to)
@@ -74,31 +70,23 @@ class Chromium:
 
     def tab(self, width: int = 1280, height: int = 900) -> Tab:
         """Open a tab."""
-        target = self.send("Target.createTarget", {"url": "about:blank"})["targetId"]
-        given = {"targetId": target, "flatten": True}
-        return Tab(
-            self, target, self.send("Target.attachToTarget", given)["sessionId"], width, height
-        )
+        return Tab(self, width, height)
 
-    def send(
-        self, method: str, params: Mapping[str, Any] | None = None, session: str | None = None
-    ) -> Any:
-        """Send a command, and return its result."""
+    def send(self, method: str, session: str | None = None, **params: Any) -> Any:
+        """Send a command of the DevTools protocol, to a tab or the browser; return its result."""
         self._number += 1
-        number = self._number
-        message: dict[str, Any] = {"id": number, "method": method, "params": dict(params or {})}
+        message = {"id": self._number, "method": method, "params": params}
         if session is not None:
             message["sessionId"] = session
         data = json.dumps(message).encode() + b"\0"
         while data:
             data = data[os.write(self._to, data) :]
         until = time.monotonic() + _TIMEOUT_S
-        while True:
-            answer = self._next(until)
-            if answer.get("id") == number:
-                if "error" in answer:
-                    raise RuntimeError(f"{method}: {answer['error']}")
-                return answer["result"]
+        while (answer := self._next(until)).get("id") != self._number:
+            pass  # an event
+        if "error" in answer:
+            raise RuntimeError(f"{method}: {answer['error']}")
+        return answer["result"]
 
     def _next(self, until: float) -> dict[str, Any]:
         while b"\0" not in self._unread:
@@ -115,14 +103,21 @@ class Chromium:
 class Tab:
     """A page in the browser."""
 
-    def __init__(self, browser: Chromium, target: str, session: str, width: int, height: int):
-        self._browser, self._target, self._session = browser, target, session
+    def __init__(self, browser: Chromium, width: int, height: int):
+        self._browser = browser
+        self._target = browser.send("Target.createTarget", url="about:blank")["targetId"]
+        attached = browser.send("Target.attachToTarget", targetId=self._target, flatten=True)
+        self._session = attached["sessionId"]
         self.send("Page.enable")
         self.resize(width, height)
 
+    def close(self) -> None:
+        """Close the tab."""
+        self._browser.send("Target.closeTarget", targetId=self._target)
+
     def send(self, method: str, **params: Any) -> Any:
         """Send a command of the DevTools protocol."""
-        return self._browser.send(method, params, self._session)
+        return self._browser.send(method, self._session, **params)
 
     def resize(self, width: int, height: int = 900) -> None:
         """Change the window."""
@@ -134,13 +129,12 @@ class Tab:
         feature = {"name": "prefers-color-scheme", "value": scheme}
         self.send("Emulation.setEmulatedMedia", features=[feature])
 
-    def open(self, page: str | Path) -> None:
+    def open(self, page: Path) -> None:
         """Open a page, and wait until its scripts have run."""
-        address = page.absolute().as_uri() if isinstance(page, Path) else page
+        address = page.absolute().as_uri()
         self.send("Page.navigate", url=address)
-        self.until(
-            f"location.href.startsWith({json.dumps(address)}) && document.readyState === 'complete'"
-        )
+        here = f"location.href.startsWith({json.dumps(address)})"
+        self.until(f"{here} && document.readyState === 'complete'")
 
     def run(self, script: str) -> Any:
         """Return the value of an expression; a promise is awaited."""
@@ -154,9 +148,7 @@ class Tab:
     def until(self, condition: str, timeout_s: float = 20.0) -> Any:
         """Wait until an expression holds, and return its value."""
         end = time.monotonic() + timeout_s
-        while not (
-            found := self.run(f"(() => {condition})()" if "return " in condition else condition)
-        ):
+        while not (found := self.run(condition)):
             if time.monotonic() > end:
                 raise TimeoutError(condition)
             time.sleep(0.02)
@@ -164,12 +156,10 @@ class Tab:
 
     def box(self, selector: str) -> dict[str, float]:
         """Scroll an element into view, and return its position in the window."""
-        what = json.dumps(selector)
         found: dict[str, float] = self.run(
-            f"(() => {{const e = document.querySelector({what});"
+            f"(() => {{const e = document.querySelector({json.dumps(selector)});"
             "e.scrollIntoView({block: 'center'});"
-            "const b = e.getBoundingClientRect();"
-            "return {x: b.x, y: b.y, width: b.width, height: b.height};})()"
+            "return e.getBoundingClientRect().toJSON();})()"
         )
         return found
 
@@ -177,40 +167,26 @@ class Tab:
         """Send a mouse event: ``mouseMoved``, ``mousePressed`` or ``mouseReleased``."""
         self.send("Input.dispatchMouseEvent", type=kind, x=x, y=y, **more)
 
-    def click(self, selector: str) -> None:
-        """Click in the middle of an element."""
-        box = self.box(selector)
-        at = (box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-        self.mouse("mouseMoved", *at)
-        self.mouse("mousePressed", *at, button="left", clickCount=1)
-        self.mouse("mouseReleased", *at, button="left", clickCount=1)
-
-    def drag(self, begin: tuple[float, float], end: tuple[float, float]) -> None:
-        """Drag from a point of the window to another one."""
-        self.mouse("mouseMoved", *begin)
-        self.mouse("mousePressed", *begin, button="left", buttons=1, clickCount=1)
-        for part in (0.3, 0.7, 1.0):
-            at = [a + (b - a) * part for a, b in zip(begin, end, strict=True)]
-            self.mouse("mouseMoved", *at, button="left", buttons=1)
-        self.mouse("mouseReleased", *end, button="left", clickCount=1)
+    def drag(self, *points: tuple[float, float]) -> None:
+        """Press the mouse at the first point, move it over the others, and release it there."""
+        self.mouse("mouseMoved", *points[0])
+        self.mouse("mousePressed", *points[0], button="left", clickCount=1)
+        for point in points[1:]:
+            self.mouse("mouseMoved", *point, button="left", buttons=1)
+        self.mouse("mouseReleased", *points[-1], button="left", clickCount=1)
 
     def press(self, key: str) -> None:
         """Press and release a key."""
-        known = {"key": key, "code": key, "windowsVirtualKeyCode": _KEYS[key]}
-        text = {"Enter": "\r", " ": " "}.get(key)
-        more = {"text": text} if text else {}
-        self.send("Input.dispatchKeyEvent", type="keyDown", **known, **more)
-        self.send("Input.dispatchKeyEvent", type="keyUp", **known)
+        code, text = _KEYS[key]
+        for kind in ("keyDown", "keyUp"):
+            known = {"key": key, "windowsVirtualKeyCode": code, "text": text}
+            self.send("Input.dispatchKeyEvent", type=kind, **known)
 
-    def picture(self, path: Path, *, whole: bool = False) -> None:
-        """Save a picture of the window, or of the whole page."""
-        answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def picture(self, path: Path) -> None:
+        """Save a picture of the window."""
+        answer = self.send("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def pdf(self) -> bytes:
         """Return the page as it is printed."""
         return base64.b64decode(self.send("Page.printToPDF")["data"])
-
-    def close(self) -> None:
-        """Close the tab."""
-        self._browser.send("Target.closeTarget", {"targetId": self._target})
