@@ -16,6 +16,7 @@ from tests.support.fakes import FakeClock
 from tests.support.kills import run_killed
 from tests.support.schedulers import asha
 from tests.support.sweeps import Ran, sweep
+from tunekit.core.ranking import Ranked
 from tunekit.driver import progress as shown
 from tunekit.driver.callback import ValidationCallback
 from tunekit.driver.progress import File, Notebook, Progress, Terminal, above_the_status
@@ -48,21 +49,22 @@ def shows(lines: Lines) -> Progress:
     return progress
 
 
-def run(folder: Path) -> tuple[Ran, Lines]:
-    ran = sweep(folder, asha(), trials=6, slots=3, run=False)
-    ran.validation.progress = shows(lines := Lines())
-    ran.sweep.run()
-    ran.validation.progress.close(str(ran.home))
-    return ran, lines
-
-
 def names(lines: list[str]) -> list[str]:
     return [match[1] for line in lines if (match := re.match(r"trial (\S+) ", line))]
 
 
-def test_progress_shows_state_iteration_and_best_score_of_each_ended_trial(tmp_path):
-    ran, lines = run(tmp_path)
-    ranking = tunekit.load(ran.home).ranking()
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory) -> tuple[str, list[Ranked], Lines]:
+    """A sweep of six trials, its ranking, and what was shown of it."""
+    ran = sweep(tmp_path_factory.mktemp("sweep"), asha(), trials=6, slots=3, run=False)
+    ran.validation.progress = shows(lines := Lines())
+    ran.sweep.run()
+    ran.validation.progress.close(str(ran.home))
+    return str(ran.home), tunekit.load(ran.home).ranking(), lines
+
+
+def test_progress_shows_state_iteration_and_best_score_of_each_ended_trial(ended):
+    _, ranking, lines = ended
     assert sorted(names(lines.added)) == sorted(one.name for one in ranking)
     for one in ranking:
         [line] = (each for each in lines.added if each.startswith(f"trial {one.name} "))
@@ -70,20 +72,17 @@ def test_progress_shows_state_iteration_and_best_score_of_each_ended_trial(tmp_p
         assert f"iteration {one.trial.iteration}," in line and f"{one.best_value:.4f}" in line
 
 
-def test_progress_ends_with_the_best_five_trials_and_the_report_command(tmp_path):
-    ran, lines = run(tmp_path)
+def test_progress_ends_with_the_best_five_trials_and_the_report_command(ended):
+    home, ranking, lines = ended
     *best, command = lines.added[-6:]
-    ranked = tunekit.load(ran.home).ranking()
-    assert [line.split()[3] for line in best] == [one.name for one in ranked[:5]]
-    assert command.endswith(f"tunekit report {ran.home} --open") and lines.closed == 1
+    assert [line.split()[3] for line in best] == [one.name for one in ranking[:5]]
+    assert command.endswith(f"tunekit report {home} --open") and lines.closed == 1
 
 
-def test_progress_counts_ended_trials_and_names_the_best_checkpoint(tmp_path):
-    ran, lines = run(tmp_path)
-    counts = [re.match(r"(\d+) of 6 ", line) for line in lines.states]
-    ended = [int(match[1]) for match in counts if match]
-    assert len(ended) == len(counts) and ended == sorted(ended) and ended[-1] == 6
-    first = tunekit.load(ran.home).ranking()[0]
+def test_progress_counts_ended_trials_and_names_the_best_checkpoint(ended):
+    _, [first, *_], lines = ended
+    counts = [int(re.match(r"(\d+) of 6 ", line)[1]) for line in lines.states]
+    assert counts == sorted(counts) and counts[-1] == 6
     best = f"{first.best_value:.4f} ({first.name}@{first.best.iteration})"
     assert "@" not in lines.states[0] and best in lines.states[-1]
 
@@ -91,39 +90,31 @@ def test_progress_counts_ended_trials_and_names_the_best_checkpoint(tmp_path):
 def test_progress_of_a_restored_sweep_lists_each_trial_once_over_all_sessions(
     tmp_path, monkeypatch
 ):
-    sessions: list[Lines] = []
-    made_by = ValidationCallback.__init__
-
-    def watched(self: ValidationCallback, *known: Any, **named: Any) -> None:
-        made_by(self, *known, **named)
-        self.progress = shows(sessions[-1])
-
-    monkeypatch.setattr(ValidationCallback, "__init__", watched)
+    lines = Lines()
+    of_each_session = property(lambda self: shows(lines), lambda self, none: None)
+    monkeypatch.setattr(ValidationCallback, "progress", of_each_session, raising=False)
 
     def made(folder: Path, **options: Any) -> Ran:
-        sessions.append(Lines())
-        return sweep(folder, asha(), **{"trials": 6, "slots": 3, "run": False, **options})
+        return sweep(folder, asha(), trials=6, slots=3, run=False, **options)
 
     ran, kills = run_killed(tmp_path, made, iter([60]))
-    ran.validation.progress.close("")
-    first, second = (names(lines.added) for lines in sessions)
+    ran.validation.run.live.close("")
     everyone = [one.name for one in tunekit.load(ran.home).ranking()]
-    assert kills == 1 and first and second
-    assert sorted(first + second) == sorted(everyone)
-    assert all(re.match(r"\d+ of 6 ", line) for line in sessions[1].states)
+    assert kills == 1 and sorted(names(lines.added)) == sorted(everyone)
+    assert all(re.match(r"\d+ of 6 ", line) for line in lines.states)
+
+
+class Gone(Lines):
+    def status(self, line: str) -> None:
+        super().status(line)
+        raise OSError(5, "Input/output error")
 
 
 def test_sweep_finishes_without_progress_after_its_terminal_is_gone(tmp_path):
-    class Gone(Lines):
-        def status(self, line: str) -> None:
-            super().status(line)
-            raise OSError(5, "Input/output error")
-
     ran = sweep(tmp_path, asha(), trials=3, slots=3, run=False)
     ran.validation.progress = Progress(gone := Gone())
     ran.sweep.run()
-    assert all(trial.is_finished() for trial in ran.trials)
-    assert len(gone.states) == 1
+    assert all(trial.is_finished() for trial in ran.trials) and len(gone.states) == 1
 
 
 def test_progress_ends_with_the_status_command_if_no_trial_has_a_score():

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 from ray import tune
 from ray.tune import progress_reporter
+from ray.tune.experiment import Trial
 from ray.tune.experimental.output import AirVerbosity, TuneTerminalReporter
-from ray.tune.progress_reporter import JupyterNotebookReporter
+from ray.tune.progress_reporter import JupyterNotebookReporter, TuneReporterBase
 from ray.tune.utils.log import Verbosity, set_verbosity
 
 import tunekit
-from tests.support.sweeps import Counting, quality, sweep
+from tests.support.sweeps import Counting, Ran, quality, sweep
 from tunekit._ray import progress
 from tunekit._ray.progress import reporting
 from tunekit.core.metrics import VALIDATED_AT
@@ -21,126 +25,73 @@ from tunekit.core.metrics import VALIDATED_AT
 SPACE = {"lr": tune.grid_search([0.1, 0.2])}
 
 
-class Reporting(Counting):
-    """Also report the metric, much better than validation finds it."""
+def until(ran: Ran, holds: Callable[[], bool]) -> None:
+    """Run a sweep step by step until a condition holds."""
+    while not holds():
+        assert not ran.sweep.controller.is_finished()
+        ran.sweep.step()
 
-    def step(self):
-        return {**super().step(), "accuracy": 99.0}
+
+def until_scored(ran: Ran, iteration: int) -> None:
+    """Run a sweep until the newest score of each of its two trials is that of an iteration."""
+    until(ran, lambda: [t.last_result.get(VALIDATED_AT) for t in ran.trials] == [iteration] * 2)
 
 
-def terminal():
-    known = {"metric": "accuracy", "mode": "max", "config": dict(SPACE)}
-    reporter = TuneTerminalReporter(AirVerbosity.DEFAULT, num_samples=2, **known)
+def row_of(trial: Trial, printed: str) -> dict[str, str]:
+    """Return by column what the last table in a text has of a trial."""
+    lines = [re.split(r"\s*[│|]\s*|\s{2,}", line.strip("│| ")) for line in printed.splitlines()]
+    *_, header = (line for line in lines if line[0] == "Trial name" and "# failures" not in line)
+    *_, row = (line for line in lines if trial.trial_id in line[0])
+    return dict(zip(header, row, strict=False))
+
+
+def test_terminal_table_has_the_newest_scores_and_counts_running_validations(tmp_path, capsys):
+    reporter = TuneTerminalReporter(
+        AirVerbosity.DEFAULT, num_samples=2, metric="accuracy", mode="max", config=dict(SPACE)
+    )
     # It knows when the sweep began, as ``Tuner.fit`` lets it know.
     reporter.setup = partial(reporter.setup, start_time=0.0, total_samples=2)
     reporter._heartbeat_freq = 0
-    return reporter
-
-
-def cells(line):
-    return [cell.strip() for cell in re.split(r"\s{2,}", line.strip("│| \n"))]
-
-
-def table(printed):
-    """Header and rows of the last table of trials that was printed in a terminal."""
-    lines = printed.splitlines()
-    top = max(
-        i for i, line in enumerate(lines) if "Trial name" in line and "# failures" not in line
-    )
-    rows = []
-    for line in lines[top + 2 :]:
-        if line[:1] not in "│|":
-            break
-        rows.append(line)
-    return cells(lines[top]), [cells(row) for row in rows]
-
-
-def steps(ran, most=50_000):
-    """Continue a sweep, one step at a time."""
-    for _ in range(most):
-        if ran.sweep.controller.is_finished():
-            return
-        ran.sweep.step()
-        yield
-
-
-def two_trials(folder, **options):
-    """A sweep of the two trials of ``SPACE``."""
-    return sweep(folder, trials=1, param_space=SPACE, **options)
-
-
-def heartbeat(reporter, ran, capsys):
-    """Return what a reporter prints now."""
-    capsys.readouterr()
-    reporter.print_heartbeat(ran.trials, "Resources", force=True)
-    return capsys.readouterr().out
-
-
-def until_scored(ran, iteration):
-    for _ in steps(ran):
-        if ran.trials and all(
-            trial.last_result.get(VALIDATED_AT) == iteration for trial in ran.trials
-        ):
-            return
-    raise AssertionError("nothing was validated")
-
-
-# In a terminal --------------------------------------------------------------------------------
-
-
-def test_terminal_counts_running_validations_before_the_first_score(tmp_path, capsys):
-    reporter = terminal()
-    ran = two_trials(
+    ran = sweep(
         tmp_path,
-        validation_s=lambda attempt: 100.0,
-        more_callbacks=(reporter,),
-        run=False,
-    )
-    for _ in steps(ran):
-        if ran.validation.summary()["running"] == 2:
-            break
-    printed = heartbeat(reporter, ran, capsys)
-    _, rows = table(printed)
-    # Cells that are blank are not there: after the status comes what is tried.
-    assert [row[1:3] for row in rows] == [["RUNNING", "0.1"], ["RUNNING", "0.2"]]
-    status, counts, *_ = printed.strip().splitlines()
-    assert "2 RUNNING" in status and "2 running" in counts
-    assert "best trial" not in printed
-
-
-def test_terminal_table_has_the_newest_score_of_each_trial_and_its_iteration(tmp_path, capsys):
-    reporter = terminal()
-    ran = two_trials(
-        tmp_path,
+        trials=1,
+        param_space=SPACE,
         policy=tunekit.EveryIterations(2),
         validation_s=lambda attempt: 2.5,
         more_callbacks=(reporter,),
         run=False,
     )
+
+    def heartbeat() -> str:
+        capsys.readouterr()
+        reporter.print_heartbeat(ran.trials, "Resources", force=True)
+        return capsys.readouterr().out
+
+    until(ran, lambda: ran.validation.run is not None and ran.validation.summary()["running"] == 2)
+    printed = heartbeat()
+    rows = [row_of(trial, printed) for trial in ran.trials]
+    assert [(row["status"], row["lr"]) for row in rows] == [("RUNNING", "0.1"), ("RUNNING", "0.2")]
+    status, counts, *_ = printed.strip().splitlines()
+    assert "2 RUNNING" in status and "2 running" in counts and "best trial" not in printed
     until_scored(ran, 4)
-    header, rows = table(heartbeat(reporter, ran, capsys))
-    names = [header.index(name) for name in ("accuracy", VALIDATED_AT, "iter")]
-    for index, row in enumerate(rows):
-        score, (at, iteration) = float(row[names[0]]), (int(row[name]) for name in names[1:])
-        assert (at, iteration) == (4, 5)
-        assert score == pytest.approx(quality(index, at), rel=1e-4)
-    assert "loss" in header and "generation" not in header
+    printed = heartbeat()
+    for index, trial in enumerate(ran.trials):
+        row = row_of(trial, printed)
+        assert (row[VALIDATED_AT], row["iter"]) == ("4", "5")
+        assert float(row["accuracy"]) == pytest.approx(quality(index, 4), rel=1e-4)
+        assert "loss" in row and "generation" not in row
 
 
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 def test_progress_counts_trials_that_all_wait_for_scores(tmp_path, on_pending):
-    ran = sweep(
-        tmp_path,
-        trials=3,
-        on_pending=on_pending,
-        validation_s=lambda attempt: 30.0,
-        run=False,
-    )
-    seen = set()
-    for _ in steps(ran):
-        if not all(trial.is_finished() for trial in ran.trials):
-            seen.update(ran.validation.run.progress())
-    assert any(re.search(r"\b3 trials .*\bwait\b", line) for line in seen)
+    slow = {"on_pending": on_pending, "validation_s": lambda attempt: 30.0}
+    ran = sweep(tmp_path, trials=3, run=False, **slow)
+
+    def all_wait() -> bool:
+        lines = ran.validation.run.progress() if ran.validation.run else []
+        return any(re.search(r"\b3 trials .*\bwait\b", line) for line in lines)
+
+    until(ran, all_wait)
 
 
 # In a notebook, and with RAY_AIR_NEW_OUTPUT=0 ---------------------------------------------------
@@ -154,10 +105,11 @@ def legacy(monkeypatch):
     set_verbosity(0)
 
 
-def with_reporter(tmp_path, run_config, **options):
+def with_reporter(folder: Path, verbose: int, **options: Any) -> tuple[Ran, TuneReporterBase]:
     """A sweep, and the reporter that Tune is given for it."""
-    options = {"validation_s": lambda attempt: 3.0, **options}
-    ran = sweep(tmp_path, trials=1, param_space=SPACE, run=False, **options)
+    run_config = tune.RunConfig(verbose=verbose)
+    slow = {"validation_s": lambda attempt: 3.0, "run": False}
+    ran = sweep(folder, trials=1, param_space=SPACE, **slow, **options)
     with reporting(run_config) as reporter:
         assert run_config.progress_reporter is reporter
         ran.validation.reporter = reporter
@@ -166,16 +118,23 @@ def with_reporter(tmp_path, run_config, **options):
     return ran, reporter
 
 
-def report(ran, reporter, *, done=False):
+def report(ran: Ran, reporter: TuneReporterBase) -> None:
     """Let a reporter report, as Tune does."""
-    reporter.report(ran.trials, done, ran.sweep.controller.scheduler_alg.debug_string(), "")
+    summary = ran.sweep.controller.scheduler_alg.debug_string()
+    reporter.report(ran.trials, ran.sweep.controller.is_finished(), summary, "")
+
+
+class Reporting(Counting):
+    """Also report the metric, much better than validation finds it."""
+
+    def step(self) -> dict[str, Any]:
+        return {**super().step(), "accuracy": 99.0}
 
 
 @pytest.mark.usefixtures("legacy")
 def test_legacy_table_has_validation_scores_and_no_training_values_of_their_name(tmp_path, capsys):
     policy = tunekit.EveryIterations(2)
-    run_config = tune.RunConfig(verbose=3)
-    ran, reporter = with_reporter(tmp_path, run_config, trainable=Reporting, policy=policy)
+    ran, reporter = with_reporter(tmp_path, 3, trainable=Reporting, policy=policy)
     ran.sweep.step()
     report(ran, reporter)
     printed = capsys.readouterr().out
@@ -184,29 +143,22 @@ def test_legacy_table_has_validation_scores_and_no_training_values_of_their_name
     until_scored(ran, 4)
     report(ran, reporter)
     printed = capsys.readouterr().out
-    lines = [[cell.strip() for cell in line.split("|")] for line in printed.splitlines()]
-    [header] = [line for line in lines if "Trial name" in line]
-    at = header.index("accuracy")
-    assert header[at + 1] == VALIDATED_AT and " 99 " not in printed
-    row = next(line for line in lines if len(line) > 1 and ran.trials[0].trial_id in line[1])
-    assert row[at : at + 2] == [f"{quality(0, 4):.6g}", "4"]
-    assert "4 validated" in printed and "best trial" in printed
+    row = row_of(ran.trials[0], printed)
+    assert (row["accuracy"], row[VALIDATED_AT]) == (f"{quality(0, 4):.6g}", "4")
+    assert "4 validated" in printed and "best trial" in printed and " 99 " not in printed
 
 
 @pytest.mark.usefixtures("legacy")
 def test_notebook_table_has_the_newest_scores_and_counts_validations(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "IS_NOTEBOOK", True)
-    monkeypatch.setattr(progress_reporter, "IS_NOTEBOOK", True)
-    shown = []
+    shown: list[str] = []
+    for module in (progress, progress_reporter):
+        monkeypatch.setattr(module, "IS_NOTEBOOK", True)
     monkeypatch.setattr(JupyterNotebookReporter, "display", lambda self, html: shown.append(html))
-    ran, reporter = with_reporter(tmp_path, tune.RunConfig(verbose=1))
+    ran, reporter = with_reporter(tmp_path, 1)
     ran.sweep.run()
-    report(ran, reporter, done=True)
-    assert "18 validated" in shown[-1]
-    heads = re.findall(r"<th[^>]*>(.*?)</th>", shown[-1])
-    names = [name.strip() for name in heads]
-    assert names[names.index("accuracy") + 1] == VALIDATED_AT
-    assert f"{quality(0, 9):.6g}" in shown[-1]
+    report(ran, reporter)
+    assert "18 validated" in shown[-1] and f"{quality(0, 9):.6g}" in shown[-1]
+    assert re.search(rf"<th[^>]*>\s*accuracy\s*</th>\s*<th[^>]*>\s*{VALIDATED_AT}\s*<", shown[-1])
 
 
 @pytest.mark.parametrize("notebook", [False, True])

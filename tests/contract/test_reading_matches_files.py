@@ -312,12 +312,14 @@ def test_python_in_the_report_loads_the_best_checkpoint(tmp_path, monkeypatch):
         assert (found.score, found.path) == (loaded.best().score, loaded.best().path)
 
 
-def test_table_of_trials_ranks_by_the_metric_that_is_passed(tmp_path):
+def test_sweep_is_ranked_by_another_metric_if_it_is_passed_with_its_mode(tmp_path):
     home = sweep(tmp_path, trials=2, validate=two_metrics).home
     assert set(tunekit.load(home).trials.best) == {0.5}
     other = tunekit.load(home, metric="error/top5", mode="min")
     assert set(other.trials.best) == {0.1} and set(other.trials["last"]) == {0.9}
     assert other.best().score == other.best("error/top5", "max").score / 9
+    with pytest.raises(tunekit.errors.ConfigError, match="mode is missing"):
+        tunekit.load(home).best("error/top5")
 
 
 def test_report_of_a_sweep_without_metric_has_no_ranking_unless_one_is_passed(tmp_path):
