@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from tests.support.contract import check_contract, lags
 from tests.support.journals import read, scores_of
 from tests.support.schedulers import asha
-from tests.support.sweeps import LENGTH, Counting, Most, Ran, index_of, sweep
+from tests.support.sweeps import LENGTH, Counting, Most, Ran, sweep
 from tunekit.core.validation import Attempt
 
 pytestmark = pytest.mark.sampled(4)
@@ -72,9 +72,9 @@ class Told:
 
     what: str
     trial_id: str
-    result: dict[str, Any] | None = None
-    #: How much was known then and not told of any trial.
-    overdue: int = 0
+    result: dict[str, Any] | None
+    #: Whether something was known then and not told of any trial.
+    overdue: bool
 
 
 class Hears:
@@ -89,81 +89,77 @@ class Hears:
         return suggestion
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self._note("result", trial_id, dict(result))
+        self._note("result", trial_id, result)
         super().on_trial_result(trial_id, result)
 
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        self._note("error" if error else "complete", trial_id, result and dict(result))
+        self._note("error" if error else "complete", trial_id, result)
         super().on_trial_complete(trial_id, result=result, error=error)
 
     def _note(self, what: str, trial_id: str, result: dict[str, Any] | None = None) -> None:
-        ran = type(self).ran
-        due = ran.executor.next_due()
-        overdue = due is not None and due <= ran.clock.monotonic()
-        self.told.append(Told(what, trial_id, result, int(overdue)))
+        due = self.ran.executor.next_due()
+        overdue = due is not None and due <= self.ran.clock.monotonic()
+        self.told.append(Told(what, trial_id, result and dict(result), overdue))
 
 
-def search(folder, base: Searcher, alg: Any = None, *, run: bool = True, **options: Any) -> Ran:
+def search(folder, searcher: Searcher, alg: Any = None, **options: Any) -> Ran:
     """Run a sweep with a searcher whose calls are recorded, wrapped as ``alg``."""
-    base.told = []
-    base.__class__ = type(type(base).__name__, (Hears, type(base)), {})
+    searcher.told = []
+    searcher.__class__ = type(type(searcher).__name__, (Hears, type(searcher)), {})
     options = {"trials": TRIALS, "slots": 3, "param_space": SPACE, **options}
-    scheduler = options.pop("scheduler", FIFOScheduler)()
-    ran = sweep(folder, scheduler, search_alg=alg or base, run=False, **options)
-    type(base).ran = ran
-    if run:
-        ran.sweep.run(most=20_000)
+    ran = sweep(folder, search_alg=alg or searcher, run=False, **options)
+    type(searcher).ran = ran
+    ran.sweep.run(most=20_000)
     return ran
 
 
 def check_searcher(ran: Ran, base: Searcher, names: tuple[str, ...] = ("accuracy",)) -> None:
     """Check the rules that always hold."""
     ranked = defaultdict(set)
-    for event in read(ran.home):
-        if event["event"] == "processed" and event["ranked"]:
+    for event in read(ran.home, "processed"):
+        if event["ranked"]:
             ranked[event["trial_id"]].add(event["iteration"])
+    scores = scores_of(ran.home)
+
+    def check_result(told: Told, iteration: int, *, done: bool) -> None:
+        metrics = scores[told.trial_id][0, iteration]
+        assert told.result[TRAINING_ITERATION] == iteration and told.result["done"] == done
+        assert [told.result[name] for name in names] == [metrics[name] for name in names]
+
     for trial in ran.trials:
-        scores, told_of = scores_of(ran.home)[trial.trial_id].items(), ranked[trial.trial_id]
-        history = {i: m for (_, i), m in scores if i in told_of}
-        first, *told = [t for t in base.told if t.trial_id == trial.trial_id]
+        first, *results, last = [t for t in base.told if t.trial_id == trial.trial_id]
         assert first.what == "suggest"
-        *results, last = told
         assert {t.what for t in results} <= {"result"}, "nothing after the completion"
         iterations = [t.result[TRAINING_ITERATION] for t in results]
         assert iterations == sorted(set(iterations)), "each once, in order"
-        for iteration, t in zip(iterations, results, strict=True):
-            assert [t.result[n] for n in names] == [history[iteration][n] for n in names]
-            assert not t.result["done"]
+        assert set(iterations) <= ranked[trial.trial_id]
+        for told, iteration in zip(results, iterations, strict=True):
+            check_result(told, iteration, done=False)
         if trial.status == Trial.ERROR:
-            assert last == Told("error", trial.trial_id, None, last.overdue)
+            assert (last.what, last.result) == ("error", None)
             continue
-        assert trial.status == Trial.TERMINATED
-        assert last.what == "complete"
-        if not history:
+        assert (trial.status, last.what) == (Trial.TERMINATED, "complete")
+        if ranked[trial.trial_id]:
+            check_result(last, max(ranked[trial.trial_id]), done=True)
+        else:
             assert last.result is None
-            continue
-        newest = max(history)
-        assert last.result[TRAINING_ITERATION] == newest and last.result["done"]
-        assert [last.result[n] for n in names] == [history[newest][n] for n in names]
     assert not any(t.overdue for t in base.told if t.what == "suggest"), "all that is known first"
+
+
+class Diverges(Counting):
+    """The second trial reports an infinite loss."""
+
+    def step(self):
+        return {**super().step(), "loss": math.inf if "_2_lr=" in self.logdir else 0.5}
 
 
 def test_infinite_last_metric_reaches_optuna_but_no_searcher_that_fits_a_model(tmp_path):
     for name, learnt in (("optuna", math.inf), ("bayesopt", None)):
-        base, numbers = SEARCHERS[name][1](), itertools.count()
-
-        class Diverges(Counting):
-            def setup(self, config, numbers=numbers):
-                super().setup(config)
-                self.loss = math.inf if next(numbers) == 1 else 0.5
-
-            def step(self):
-                return {**super().step(), "loss": self.loss}
-
-        folder = tmp_path / name
-        ran = search(folder, base, trainable=Diverges, metric="loss", mode="min", trials=3)
+        base = SEARCHERS[name][1]()
+        how = {"trainable": Diverges, "metric": "loss", "mode": "min", "trials": 3}
+        ran = search(tmp_path / name, base, **how)
         assert {trial.status for trial in ran.trials} == {Trial.TERMINATED}
         ends = [one.result and one.result["loss"] for one in base.told if one.what == "complete"]
         assert sorted(ends, key=str) == sorted([0.5, 0.5, learnt], key=str)
@@ -181,8 +177,8 @@ def test_searcher_gets_each_score_once_in_order_however_late_it_arrives(
     for package in needs:
         pytest.importorskip(package)
     base = make()
-    how = {"scheduler": scheduler, "validation_s": lags(3, 8.0)}
-    ran = search(tmp_path, base, on_pending=on_pending, **how)
+    how = {"base": scheduler(), "on_pending": on_pending, "validation_s": lags(3, 8.0)}
+    ran = search(tmp_path, base, **how)
     check_contract(ran)
     check_searcher(ran, base)
     assert len(ran.trials) == TRIALS
@@ -193,27 +189,29 @@ def test_searcher_gets_each_score_once_in_order_however_late_it_arrives(
             assert [t.result[TRAINING_ITERATION] for t in told] == list(range(1, LENGTH))
 
 
+class Fails(Counting):
+    """The last trial fails, each time."""
+
+    def setup(self, config):
+        super().setup(config)
+        if f"_{TRIALS - 1}_lr=" in self.logdir:
+            self.fail_at = 4
+
+    def iteration_was_restored(self):
+        return False
+
+
 @every_mode
 def test_searcher_gets_one_error_of_a_failed_trial_and_no_result_of_an_unscored_one(
     tmp_path, on_pending
 ):
-    class Fails(Counting):
-        def setup(self, config):
-            super().setup(config)
-            if f"_{TRIALS - 1}_lr=" in self.logdir:
-                self.fail_at = 4
-
-        def iteration_was_restored(self):
-            return False
-
     def validate(attempt: Attempt) -> dict[str, float]:
-        unscored = attempt.request.trial_id == ran.trials[1].trial_id
+        unscored = attempt.request.trial_id == type(base).ran.trials[1].trial_id
         return {"accuracy": math.nan if unscored else attempt.request.iteration / 10}
 
     base = OptunaSearch(seed=1)
     how = {"trainable": Fails, "validate": validate, "validation_s": lags(4, 6.0)}
-    ran = search(tmp_path, base, on_pending=on_pending, run=False, **how)
-    ran.sweep.run(most=20_000)
+    ran = search(tmp_path, base, on_pending=on_pending, **how)
     check_contract(ran)
     check_searcher(ran, base)
     assert [t.status for t in ran.trials].count(Trial.ERROR) == 1
@@ -265,24 +263,6 @@ def test_searcher_limits_and_batches_count_trials_that_wait_for_scores(tmp_path,
         assert wrap != "batch" or not in_mid_batch
         out += 1 if what == "suggest" else -1
     assert out == 0, "each has ended, once"
-
-
-# Optuna ------------------------------------------------------------------------------------------
-
-
-@every_mode
-def test_optuna_study_has_the_parameters_and_validation_scores_of_each_trial(tmp_path, on_pending):
-    base = OptunaSearch(seed=2)
-    ran = search(tmp_path, base, on_pending=on_pending, validation_s=lags(7, 8.0))
-    study = base._ot_study
-    assert len(study.trials) == len(ran.trials) == TRIALS
-    for seen, trial in zip(study.trials, ran.trials, strict=True):
-        assert seen.params == {name: trial.config[name] for name in SPACE}
-        assert seen.value == trial.last_result["accuracy"]
-        scores = ran.validated()[index_of(trial)]
-        assert seen.intermediate_values == {i: scores[i] for i in range(1, LENGTH)}
-    best = max(ran.trials, key=lambda t: t.last_result["accuracy"])
-    assert study.best_params == {name: best.config[name] for name in SPACE}
 
 
 @every_mode
