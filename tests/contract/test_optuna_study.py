@@ -14,12 +14,11 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 from ray import tune
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunekit
-from tests.support import readers
+from tests.support import readers, schedulers
 from tests.support.kills import Killed, killed_after
-from tests.support.schedulers import pbt, seed_all
 from tests.support.sweeps import LENGTH, Endless, Ran, sweep
 from tunekit._ray.tuner import described_space
 from tunekit.core.parameters import parameters_of
@@ -35,13 +34,13 @@ SPACE = {
 
 
 def asha(folder: Path, **options: Any) -> Ran:
-    base = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
-    options = {"trainable": Endless, "trials": 12, **options}
-    return sweep(folder, base, param_space=SPACE, **options)
+    options = {"trainable": Endless, "trials": 12, "param_space": SPACE, **options}
+    return sweep(folder, schedulers.asha(), **options)
 
 
-def recorded(ran: Ran, space: dict[str, Any]) -> Ran:
+def recorded(folder: Path, base: TrialScheduler, space: dict[str, Any], **options: Any) -> Ran:
     """Run a sweep that writes down what is searched, as that of a ``tunekit.Tuner`` does."""
+    ran = sweep(folder, base, param_space=space, run=False, **options)
     ran.validation.program.space = described_space(space)
     ran.sweep.run(most=50_000)
     return ran
@@ -49,7 +48,8 @@ def recorded(ran: Ran, space: dict[str, Any]) -> Ran:
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory) -> tuple[Ran, tunekit.Sweep, optuna.Study]:
-    ran = recorded(asha(tmp_path_factory.mktemp("asha"), run=False), SPACE)
+    folder = tmp_path_factory.mktemp("asha")
+    ran = recorded(folder, schedulers.asha(), SPACE, trainable=Endless, trials=12)
     sweep = tunekit.load(ran.home)
     return ran, sweep, sweep.to_optuna()
 
@@ -67,17 +67,13 @@ def test_range_recorded_without_finite_limits_is_inferred_from_the_trials(tmp_pa
 
 def test_study_values_and_intermediate_values_are_the_validation_scores(ended):
     ran, _, study = ended
-    assert [trial.user_attrs["trial_id"] for trial in study.trials] == [
-        trial.trial_id for trial in ran.trials
-    ]
     scores = ran.validated()
-    for number, trial in enumerate(study.trials):
-        assert trial.number == number
+    for number, (trial, of) in enumerate(zip(study.trials, ran.trials, strict=True)):
+        assert (trial.number, trial.user_attrs["trial_id"]) == (number, of.trial_id)
         assert trial.intermediate_values == scores[number]
-        assert trial.value == max(scores[number].values())
         at = trial.user_attrs["iteration"]
-        assert scores[number][at] == trial.value == trial.user_attrs["metrics"]["accuracy"]
-    assert len(study.trials) == 12
+        assert trial.value == max(scores[number].values()) == scores[number][at]
+        assert trial.user_attrs["metrics"] == {"accuracy": trial.value}
     other = tunekit.load(ran.home, mode="min").to_optuna()
     assert [trial.value for trial in other.trials] == [min(own.values()) for own in scores.values()]
     assert [one.direction.name for one in (study, other)] == ["MAXIMIZE", "MINIMIZE"]
@@ -85,14 +81,11 @@ def test_study_values_and_intermediate_values_are_the_validation_scores(ended):
 
 def test_trial_is_pruned_in_the_study_only_if_the_scheduler_stopped_it_early(ended):
     ran, sweep, study = ended
-    lengths = list(ran.lengths().values())
-    states = [trial.state for trial in study.trials]
-    told = [TrialState.COMPLETE if n >= LENGTH else TrialState.PRUNED for n in lengths]
-    assert states == told and len(set(states)) == 2
-    assert [trial.stopped for trial in sweep.timeline.trials.values()] == [
-        n < LENGTH for n in lengths
-    ]
+    stopped = [length < LENGTH for length in ran.lengths().values()]
+    assert [trial.state is TrialState.PRUNED for trial in study.trials] == stopped
+    assert [trial.stopped for trial in sweep.timeline.trials.values()] == stopped
     whole = [trial for trial in study.trials if trial.state is TrialState.COMPLETE]
+    assert 0 < len(whole) == stopped.count(False) < len(stopped)
     assert study.best_trial.value == max(trial.value for trial in whole)
 
 
@@ -113,16 +106,16 @@ def test_study_parameters_have_the_distributions_of_the_recorded_search_space(en
 
 
 def test_study_distributions_are_inferred_without_a_recorded_search_space(tmp_path):
-    so_many = {"trials": 60, "stop": {"training_iteration": 1}}  # to tell one scale from the other
-    ran = asha(tmp_path, **so_many)
-    study = tunekit.load(ran.home).to_optuna()
-    rates = [trial.config["lr"] for trial in ran.trials]
-    widths = [trial.config["net"]["width"] for trial in ran.trials]
-    found = study.trials[0].distributions
-    assert found["lr"] == FloatDistribution(min(rates), max(rates), log=True)
-    assert found["net/width"] == IntDistribution(min(widths), max(widths), log=False)
-    assert isinstance(found["net/act"], CategoricalDistribution)
-    assert set(found["net/act"].choices) == {"relu", "tanh"} and "epochs" not in found
+    journal = readers.session(tmp_path)
+    rates, widths = [10 ** (-n / 20) for n in range(20, 60)], range(10, 50)
+    for n, (rate, width) in enumerate(zip(rates, widths, strict=True)):
+        net = {"width": width, "act": ("relu", "tanh")[n % 2]}
+        readers.trial(journal, f"t{n}", 0.5, lr=rate, net=net, epochs=9)
+    assert tunekit.load(tmp_path).to_optuna().trials[0].distributions == {
+        "lr": FloatDistribution(min(rates), max(rates), log=True),
+        "net/width": IntDistribution(10, 49),
+        "net/act": CategoricalDistribution(("relu", "tanh")),
+    }
 
 
 def test_failed_trials_and_trials_without_a_score_have_state_fail_in_the_study(tmp_path):
@@ -132,14 +125,11 @@ def test_failed_trials_and_trials_without_a_score_have_state_fail_in_the_study(t
         return {"accuracy": float(attempt.request.iteration)}
 
     space = {"fail_at": tune.grid_search([4, 0, 0])}
-    options: dict[str, Any] = {"settings": {"max_retries": 0}, "param_space": space}
-    ran = sweep(tmp_path, trials=1, validate=validate, **options)
+    how = {"validate": validate, "settings": {"max_retries": 0}}
+    ran = sweep(tmp_path, trials=1, param_space=space, **how)
     study = tunekit.load(ran.home).to_optuna()
-    assert [(t.state.name, t.value) for t in study.trials] == [
-        ("FAIL", None),
-        ("FAIL", None),
-        ("COMPLETE", 9.0),
-    ]
+    outcomes = [(t.state.name, t.value) for t in study.trials]
+    assert outcomes == [("FAIL", None), ("FAIL", None), ("COMPLETE", 9.0)]
     assert study.trials[0].intermediate_values == ran.validated()[0]
 
 
@@ -147,36 +137,32 @@ def test_trials_with_pending_validations_run_in_the_study_of_a_killed_sweep(tmp_
     with pytest.raises(Killed), killed_after(60):
         asha(tmp_path, validation_slots=1)
     sweep = tunekit.load(tmp_path / "sweep")
-    study = sweep.to_optuna()
     pending = {row["trial_id"] for row in sweep.timeline.validations if row["ended"] is None}
-    running = [t for t in study.trials if t.state is TrialState.RUNNING]
+    running = [t for t in sweep.to_optuna().trials if t.state is TrialState.RUNNING]
     assert pending and pending <= {trial.user_attrs["trial_id"] for trial in running}
     assert all(trial.datetime_complete is None for trial in running)
 
 
 def test_study_has_exploits_and_the_parameters_that_led_to_each_value(tmp_path):
-    seed_all(1)
+    schedulers.seed_all(1)
     space = {"lr": tune.uniform(0.1, 0.2)}
     # Without resampling, a rate changes by a factor of 0.8 or 1.2, also out of the space.
-    base = pbt(hyperparam_mutations=space, quantile_fraction=0.5, resample_probability=0.0)
-    options: dict[str, Any] = {"on_pending": "wait", "param_space": space, "run": False}
-    ran = recorded(sweep(tmp_path, base, trials=4, **options), space)
-    loaded = tunekit.load(ran.home)
-    study = loaded.to_optuna()
-    exploits = loaded.lineage.to_dataframe()
+    base = schedulers.pbt(
+        hyperparam_mutations=space, quantile_fraction=0.5, resample_probability=0.0
+    )
+    loaded = tunekit.load(recorded(tmp_path, base, space, trials=4, on_pending="wait").home)
+    study, exploits = loaded.to_optuna(), loaded.lineage.to_dataframe()
     assert len(exploits)
     for trial in study.trials:
-        own = exploits[exploits.trial_id == trial.user_attrs["trial_id"]]
-        told = trial.user_attrs.get("exploits", [])
-        assert [one["donor_id"] for one in told] == list(own["donor_id"])
-        assert [one["config"]["lr"] for one in told] == list(own["config/lr"])
-        generation = trial.user_attrs.get("value_generation", 0)
-        config = loaded.timeline.config_of(trial.user_attrs["trial_id"], generation)
-        assert trial.params == {"lr": config["lr"]}
-        assert trial.state is TrialState.COMPLETE
-    low, high = (study.trials[0].distributions["lr"].low, study.trials[0].distributions["lr"].high)
+        known = trial.user_attrs
+        own = exploits[exploits.trial_id == known["trial_id"]]
+        told = [(one["donor_id"], one["config"]["lr"]) for one in known.get("exploits", [])]
+        assert told == list(zip(own["donor_id"], own["config/lr"], strict=True))
+        config = loaded.timeline.config_of(known["trial_id"], known.get("value_generation", 0))
+        assert trial.params == {"lr": config["lr"]} and trial.state is TrialState.COMPLETE
+    found = study.trials[0].distributions["lr"]
     rates = [*loaded.trials["config/lr"], *exploits["config/lr"], *exploits["old_config/lr"]]
-    assert (low, high) == (min(0.1, *rates), max(0.2, *rates)) and (low, high) != (0.1, 0.2)
+    assert (found.low, found.high) == (min(0.1, *rates), max(0.2, *rates)) != (0.1, 0.2)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -201,8 +187,7 @@ def test_choices_of_compound_values_are_texts_or_flattened_in_the_study(tmp_path
         "optimizer": tune.choice([{"momentum": 0.9}, {"momentum": 0.5}]),
         "limit": tune.choice([float("inf"), None]),
     }
-    options: dict[str, Any] = {"param_space": space, "trials": 8, "run": False}
-    ran = recorded(sweep(tmp_path, **options), space)
+    ran = recorded(tmp_path, FIFOScheduler(), space, trials=8)
     study = tunekit.load(ran.home).to_optuna()
     assert study.trials[0].distributions == {
         "widths": CategoricalDistribution(("[8, 8]", "[4]")),
