@@ -41,15 +41,21 @@ def boasting(own: dict[str, Any]) -> type[Counting]:
     ],
     ids=str,
 )
-def test_files_and_tables_show_a_metric_by_one_name_however_it_is_nested(
+def test_files_tables_and_deciders_get_a_metric_by_one_name_however_it_is_nested(
     tmp_path, reported, nested
 ):
     def validate(attempt):
         value = (attempt.request.iteration + 10 * int(attempt.request.trial_id[-1])) / 100
         return {"val": {"acc": value}} if nested else {"val/acc": value}
 
-    options = {"trainable": boasting(reported), "validate": validate, "metric": "val/acc"}
-    ran = sweep(tmp_path, trials=2, loggers=True, listening=False, **options)
+    base = FIFOScheduler()
+    heard = listen(base, "val/acc")
+    options = {"validate": validate, "metric": "val/acc", "stop": {"val/acc": 0.5}}
+    trainable = boasting(reported)
+    ran = sweep(
+        tmp_path, base, trainable=trainable, trials=2, loggers=True, listening=False, **options
+    )
+    assert all(score == (n + 10 * index) / 100 for index, n, score, _ in heard.results)
     loaded = tunekit.load(ran.home)
     analysis = ExperimentAnalysis(str(ran.home), trials=ran.trials)
     results = {result.metrics["trial_id"]: result for result in ResultGrid(analysis)}
@@ -69,24 +75,6 @@ def test_files_and_tables_show_a_metric_by_one_name_however_it_is_nested(
         for _, metrics in results[name].best_checkpoints:
             found = flatten(metrics)
             assert found["val/acc"] == own[found["training_iteration"] - 1]
-
-
-@pytest.mark.parametrize("on_pending", MODES)
-def test_scheduler_and_stopping_criteria_get_a_metric_however_it_is_nested(tmp_path, on_pending):
-    base = FIFOScheduler()
-    heard = listen(base, "val/acc")
-    sweep(
-        tmp_path,
-        base,
-        on_pending=on_pending,
-        trainable=boasting({"val": {"loss": 0.5}, "val/acc": 0.99}),
-        validate=lambda attempt: {"val": {"acc": 0.1}},
-        trials=2,
-        metric="val/acc",
-        listening=False,
-        stop={"val/acc": 0.5},
-    )
-    assert {score for _, _, score, _ in heard.results} == {0.1}
 
 
 #: What tunekit uses, too, below ``tunekit/``.

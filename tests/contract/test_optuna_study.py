@@ -54,17 +54,6 @@ def ended(tmp_path_factory) -> tuple[Ran, tunekit.Sweep, optuna.Study]:
     return ran, sweep, sweep.to_optuna()
 
 
-@pytest.mark.parametrize("low", [float("nan"), float("-inf"), None])
-def test_range_recorded_without_finite_limits_is_inferred_from_the_trials(tmp_path, low):
-    space = {"lr": {"kind": "float", "low": low, "high": 1.0}}
-    about = {"time": 1e9, "required": ["accuracy"], "mode": "max", "space": space}
-    journal = Journal(LocalFolder(tmp_path), about=about)
-    for name, lr in (("a", 0.1), ("b", 0.2)):
-        readers.trial(journal, name, 0.5, lr=lr)
-    found = tunekit.load(tmp_path).to_optuna().trials[0].distributions["lr"]
-    assert (found.low, found.high) == (0.1, 0.2)
-
-
 def test_study_values_and_intermediate_values_are_the_validation_scores(ended):
     ran, _, study = ended
     scores = ran.validated()
@@ -105,8 +94,11 @@ def test_study_parameters_have_the_distributions_of_the_recorded_search_space(en
     assert study.user_attrs == {"metric": "accuracy", "constants": {"epochs": 9}}
 
 
-def test_study_distributions_are_inferred_without_a_recorded_search_space(tmp_path):
-    journal = readers.session(tmp_path)
+@pytest.mark.parametrize("low", [float("nan"), float("-inf"), None])
+def test_study_distributions_are_inferred_unless_finite_ranges_are_recorded(tmp_path, low):
+    space = {"lr": {"kind": "float", "low": low, "high": 1.0}}
+    about = {"time": 1e9, "required": ["accuracy"], "mode": "max", "space": space}
+    journal = Journal(LocalFolder(tmp_path), about=about)
     rates, widths = [10 ** (-n / 20) for n in range(20, 60)], range(10, 50)
     for n, (rate, width) in enumerate(zip(rates, widths, strict=True)):
         net = {"width": width, "act": ("relu", "tanh")[n % 2]}
