@@ -36,7 +36,7 @@ from tunekit.board.page import (
     script_json,
 )
 from tunekit.board.serve import HEADERS, Application
-from tunekit.core.events import SessionClosed
+from tunekit.core.events import Reported, SessionClosed
 from tunekit.journal import journal as journals
 from tunekit.journal.journal import Journal
 from tunekit.journal.lock import DriverLock
@@ -108,6 +108,17 @@ def test_live_page_equals_the_report_wherever_the_journal_is_cut(make, tmp_path)
         assert live.charts == {name: script_json(spec) for name, spec in drawn.items()}
         for trial_id, text in render_panels(loaded, loaded.trial_errors()).items():
             assert live.panel(trial_id) == text
+
+
+def test_live_page_counts_the_reports_whose_scores_are_pending(journal, home):
+    for iteration in (2, 3):
+        report = {"training_iteration": iteration}
+        journal.append(Reported(time=1e9 + iteration, trial_id="b", report=report))
+    live = LiveSweep(entry_of(home), NOTHING, FakeClock())
+    live.first()
+    [row] = re.findall(r'data-trial="b">.*?</tr>', live.parts["ranking"], re.S)
+    assert '<td>1</td><td>2</td><td class="text">running' in row
+    assert ["scores: 2" in live.panel(name) for name in "ab"] == [False, True]
 
 
 def test_live_page_shows_why_it_cannot_be_read_and_retries_after_half_a_second(
@@ -542,6 +553,7 @@ def test_sweeps_in_an_object_store_and_on_this_machine_are_listed_and_followed(s
     assert (remote.name, local.name) == ("digits", "local")
     clock = FakeClock()
     live = LiveSweep(remote, NOTHING, clock)
+    live.first()
     for name, value in (("b", 0.9), ("c", 0.95)):
         trial(journal, name, value)
         assert folder.settle(60)

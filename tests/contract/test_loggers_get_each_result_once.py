@@ -120,7 +120,8 @@ def test_loggers_files_and_tables_have_the_rows_of_the_journal(tmp_path, made):
     results = ValidatedResults(ResultGrid(analysis))
     frames = {result.metrics["trial_id"]: result.metrics_dataframe for result in results}
     newest = results.get_dataframe().set_index("trial_id")
-    assert len(newest) == len(ran.trials)
+    best = results.get_dataframe("accuracy", "max").set_index("trial_id")
+    assert len(newest) == len(best) == len(ran.trials)
     for trial in ran.trials:
         rows, name = wanted[trial.trial_id], trial.trial_id
         assert len({row[:2] for row in rows}) == len(rows)
@@ -137,6 +138,7 @@ def test_loggers_files_and_tables_have_the_rows_of_the_journal(tmp_path, made):
             assert (last["tunekit/validated_at"], last["accuracy"]) == points[-1]
             assert last["training_iteration"] == rows[-1][1]
         scores = [score for *_, score in rows if score is not None]
+        assert best.loc[name]["accuracy"] == max(scores)
         average = trial.metric_analysis["accuracy"]["avg"]
         assert average == pytest.approx(sum(scores) / len(scores))
 
