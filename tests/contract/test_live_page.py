@@ -354,6 +354,7 @@ def test_http_methods_that_could_change_something_are_refused(browser, method):
         "/sweeps/../../etc/passwd",
         "/sweeps/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
         "/sweeps/{home}",
+        "/sweeps/digits",
         "/sweeps/{key}/../../etc/passwd",
         "/sweeps/{key}/trial?id=../../../etc/passwd",
         "/sweeps/{key}/chart?id=../../summary",
