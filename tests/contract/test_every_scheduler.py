@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, TrialScheduler
+from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
 from tests.support.contract import check_contract, lags, run
@@ -28,9 +29,9 @@ from tests.support.sweeps import (
     quality,
     sweep,
 )
+from tunekit.core.events import Processed, Reported
 from tunekit.driver import shell
-
-every_mode = pytest.mark.parametrize("on_pending", MODES)
+from tunekit.journal.journal import events_in
 
 
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
@@ -41,6 +42,7 @@ def test_scheduler_gets_each_score_once_in_order_however_late_it_arrives(
     for seed in seeds(1, name, on_pending):
         draw = random.Random(seed)
         keep = {"num_to_keep": draw.choice([None, 1, 2, 3])}
+        times = {"train": 1.0, "save": draw.choice([0.0, 0.4, 2.2])}
         ran = run(
             name,
             tmp_path / str(seed),
@@ -50,6 +52,7 @@ def test_scheduler_gets_each_score_once_in_order_however_late_it_arrives(
             # One at a time, PBT may overwrite its trials for ever, in every mode.
             slots=draw.randint(1 + CASES[name].clones, 6),
             validation_s=lags(seed, draw.choice([1.0, 8.0, 12.0])),
+            training_s=lambda trial, method, times=times: times.get(method, 0.0),
             settings={"max_in_flight": draw.choice([None, 1, 3])},
             checkpoint_config=tune.CheckpointConfig(**keep, checkpoint_score_attribute="accuracy"),
         )
@@ -87,22 +90,18 @@ def test_reports_keep_their_iterations_if_ray_delivers_one_before_an_earlier_sav
 def test_scheduler_gets_the_error_of_a_failed_trial_after_its_earlier_reports(
     tmp_path, name, on_pending
 ):
-    only_one = CASES[name].options().get("trials") == 1
-    victim, seen = (0 if only_one else 3), tmp_path / "seen"
-    seen.mkdir()
+    mark = tmp_path / "first"
 
-    def number(trial_id: str) -> int:
-        """In the order in which trials started; a file, as Tune pickles trainables."""
-        mark = seen / trial_id
+    def is_first(trial_id: str) -> bool:
+        """The first trial that starts; in a file, as Tune pickles trainables."""
         if not mark.exists():
-            mark.write_text(str(len(list(seen.iterdir()))))
-        return int(mark.read_text())
+            mark.write_text(trial_id)
+        return mark.read_text() == trial_id
 
     class Fails(Counting):
         def setup(self, config):
             super().setup(config)
-            if number(self.trial_id) == victim:
-                self.fail_at = 4
+            self.fail_at = 4 if is_first(self.trial_id) else None
 
         def iteration_was_restored(self):
             return False
@@ -113,12 +112,12 @@ def test_scheduler_gets_the_error_of_a_failed_trial_after_its_earlier_reports(
         on_pending=on_pending,
         trainable=Fails,
         # The one that fails is the best: no scheduler ends it before.
-        validate=lambda attempt: {"accuracy": float(number(attempt.request.trial_id) == victim)},
+        validate=lambda attempt: {"accuracy": float(is_first(attempt.request.trial_id))},
         validation_s=lambda attempt: 2.5,
         slots=8,
     )
     check_contract(ran)
-    [failed] = [trial for trial in ran.trials if number(trial.trial_id) == victim]
+    [failed] = [trial for trial in ran.trials if is_first(trial.trial_id)]
     assert failed.status == Trial.ERROR
     assert ran.heard.errors == [index_of(failed)]
     assert index_of(failed) not in {index for index, _ in ran.heard.ends}
@@ -126,7 +125,7 @@ def test_scheduler_gets_the_error_of_a_failed_trial_after_its_earlier_reports(
 
 
 @pytest.mark.one_mode
-@every_mode
+@pytest.mark.parametrize("on_pending", MODES)
 @pytest.mark.parametrize("name", ["hyperband", "bohb"])
 def test_hyperband_stops_each_trial_at_the_same_iteration_if_trials_restart(
     tmp_path, name, on_pending
@@ -152,26 +151,6 @@ def test_hyperband_stops_each_trial_at_the_same_iteration_if_trials_restart(
 
 
 @pytest.mark.sampled(2)
-@pytest.mark.parametrize("name", [n for n, case in CASES.items() if "continue" in case.modes])
-def test_stopped_trial_ends_at_the_iteration_of_its_decision_however_far_it_trained(tmp_path, name):
-    ran = run(
-        name,
-        tmp_path,
-        trainable=Endless,
-        trials=12,
-        validation_s=lambda attempt: 2.5,
-        stop={"training_iteration": 15},
-    )
-    check_contract(ran)
-    lengths = ran.lengths()
-    for index, iteration, _, decision in ran.heard.results:
-        if decision == TrialScheduler.STOP:
-            assert lengths[index] == iteration
-    if name.startswith("asha"):
-        assert ran.executor.cancelled, "no trial has trained past its end: the test shows nothing"
-
-
-@pytest.mark.sampled(2)
 def test_sweep_finishes_if_its_storage_fails_to_delete_checkpoints(tmp_path, monkeypatch):
     kept: list[str] = []
 
@@ -186,48 +165,30 @@ def test_sweep_finishes_if_its_storage_fails_to_delete_checkpoints(tmp_path, mon
     assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
 
 
-@pytest.mark.sampled(2)
-@every_mode
-def test_stop_that_arrives_during_a_save_ends_its_trial_once(tmp_path, on_pending):
-    """Tune would keep a STOP for the next save, and end the trial then or never (fact of 2.60)."""
-    for save_s in (0.4, 2.2):
-        ran = sweep(
-            tmp_path / str(save_s),
-            ASHAScheduler(max_t=20, grace_period=1, reduction_factor=2),
-            on_pending=on_pending,
-            trainable=Endless,
-            trials=10,
-            validation_s=lambda attempt: 1.5,
-            training_s=lambda _, method, s=save_s: {"train": 1.0, "save": s}.get(method, 0.0),
-            stop={"training_iteration": 40},
-        )
-        check_contract(ran)
-        stopped = [i for i, _, _, decision in ran.heard.results if decision == "STOP"]
-        assert len(stopped) == len(set(stopped)) == 10
-        assert all(t.status == Trial.TERMINATED and not t.is_saving for t in ran.trials)
-
-
-def test_checkpoint_of_an_iteration_that_was_saved_before_is_not_validated_again(tmp_path):
-    """A scheduler may ask a trial that has just saved to save once more."""
-    ran = sweep(tmp_path, on_pending="wait", trials=1, run=False)
-    controller, again = ran.sweep.controller, 0
-    while not controller.is_finished():
-        ran.sweep.step()
-        [trial] = ran.trials
-        waits = trial.status == Trial.RUNNING and ran.validation.run.waiting.waits(trial.trial_id)
-        if waits and not trial.is_saving and again < 3 * LENGTH:
-            controller._schedule_trial_save(trial)
-            again += 1
-    assert again >= LENGTH - 1
-    check_contract(ran)
-    assert len(ran.executor.started) == LENGTH
-
-
 def test_validation_callback_without_a_validated_scheduler_raises_a_wiring_error(tmp_path):
     validation = tunekit.ValidationCallback(tunekit.ValidationConfig(fn=lambda checkpoint: {}))
     local = LocalSweep(Counting, tmp_path, FakeClock(), callbacks=[validation])
     with pytest.raises(tunekit.errors.WiringError, match="ValidatedScheduler"):
         local.run()
+
+
+def test_trial_that_ends_at_a_repeated_iteration_completes_with_its_score(tmp_path):
+    def again(trial: Any, report: Mapping[str, Any]) -> bool:
+        """It fails after iteration 5, goes back to iteration 4, and is stopped at 5."""
+        return report["training_iteration"] == 5 and report["iterations_since_restore"] == 1
+
+    ran = sweep(
+        tmp_path,
+        trials=1,
+        policy=SavesWhen(
+            lambda trial, report: report["training_iteration"] == 4 or again(0, report)
+        ),
+        stop=again,
+        param_space={"fail_at": 6},
+        max_failures=1,
+    )
+    assert ran.heard.of(0) == [4]  # as in Tune, the last score goes with the end only
+    assert ran.heard.ends == [(0, quality(0, 5))]
 
 
 # Trials that fail to save, when their scheduler has just paused or stopped them -----------------
@@ -254,40 +215,27 @@ def a_second_each(trial: Trial, method: str) -> float:
 
 
 class PausesAtTheSecond(FIFOScheduler):
-    """Pauses each trial at its second score, and resumes them when all have one."""
+    """Pauses each of two trials at its second score, and resumes both when both have one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.paused: set[str] = set()
-        self.resumed: set[str] = set()
+        self.paused: set[Trial] = set()
 
     def on_trial_result(self, controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        if result["training_iteration"] == 2:
-            self.paused.add(trial.trial_id)
-            return self.PAUSE
-        return self.CONTINUE
+        if result["training_iteration"] != 2:
+            return self.CONTINUE
+        self.paused.add(trial)
+        return self.PAUSE
 
     def choose_trial_to_run(self, controller: Any) -> Trial | None:
-        trials = controller.get_trials()
-        if all(trial.trial_id in self.paused for trial in trials):
-            self.resumed |= self.paused
-        able = [t for t in trials if t.status == Trial.PENDING or t.trial_id in self.resumed]
-        return next((t for t in able if t.status in (Trial.PENDING, Trial.PAUSED)), None)
+        able = (Trial.PENDING, Trial.PAUSED) if len(self.paused) == 2 else (Trial.PENDING,)
+        return next((trial for trial in controller.get_trials() if trial.status in able), None)
 
 
 def test_paused_trial_whose_save_fails_does_not_restart_until_it_is_resumed(tmp_path):
-    base = PausesAtTheSecond()
-
-    class Watch(tune.Callback):
-        trained: list[str] = []
-
-        def on_trial_start(self, iteration: int, trials: list, trial: Trial, **info: Any) -> None:
-            if trial.trial_id in base.paused - base.resumed:
-                self.trained.append(trial.trial_id)
-
     ran = sweep(
         tmp_path,
-        base,
+        PausesAtTheSecond(),
         trainable=type("Fails", (FailsToSave, Counting), {}),
         trials=2,
         slots=2,
@@ -296,30 +244,16 @@ def test_paused_trial_whose_save_fails_does_not_restart_until_it_is_resumed(tmp_
         # The first trial's second score arrives while the trial saves its third checkpoint, and the
         # other's when the first has long restarted.
         validation_s=lambda attempt: 1.5 if attempt.request.trial_id.endswith("0") else 20.0,
-        more_callbacks=(Watch(),),
     )
     check_contract(ran)
     assert [t.status for t in ran.trials] == [Trial.TERMINATED] * 2
-    assert failed_saves(tmp_path) == 2 and base.resumed
-    assert not Watch.trained
-
-
-class EndsInItsSecondLife(Counting):
-    """Fails after iteration 5, goes back to iteration 4, and ends by itself at 5."""
-
-    def step(self) -> dict[str, Any]:
-        reported = super().step()
-        if self.steps == 6:
-            raise RuntimeError("fails at 6")
-        return {**reported, "done": self.steps == 5 and self._restored}
-
-
-def test_trial_that_ends_at_a_repeated_iteration_completes_with_its_score(tmp_path):
-    saves = SavesWhen(lambda trial, report: report["training_iteration"] == 4 or report["done"])
-    options = {"trainable": EndsInItsSecondLife, "policy": saves, "max_failures": 1}
-    ran = sweep(tmp_path, trials=1, **options)
-    assert ran.heard.of(0) == [4]  # as in Tune, the last score goes with the end only
-    assert ran.heard.ends == [(0, quality(0, 5))]
+    assert failed_saves(tmp_path) == 2
+    events = events_in(ran.home)
+    first, last = (
+        n for n, e in enumerate(events) if isinstance(e, Processed) and e.decision == "PAUSE"
+    )
+    reported = [e.trial_id for e in events[first:last] if isinstance(e, Reported)]
+    assert events[first].trial_id not in reported
 
 
 class StopsAtTheFirstScore(FIFOScheduler):

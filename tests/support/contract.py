@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ray.tune.experiment import Trial
+from ray.tune.result import TRAINING_ITERATION
 
 from tests.support.invariants import check_journal
 from tests.support.journals import read
@@ -47,6 +48,8 @@ def check_contract(ran: Ran) -> None:
             newest = max(scores[index], default=None)
             if trial.trial_id not in removed:
                 assert ends == [newest and scores[index][newest]], "one end, with the newest score"
+            stops = [at for i, at, _, decision in heard.results if (i, decision) == (index, "STOP")]
+            assert stops in ([], [trial.last_result[TRAINING_ITERATION]]), "it ends where stopped"
             if newest:
                 assert trial.last_result["accuracy"] == scores[index][newest]
                 assert trial.last_result["tunekit/validated_at"] == newest[1]
