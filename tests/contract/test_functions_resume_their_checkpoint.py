@@ -23,7 +23,7 @@ from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
 from tests.support.restores import restoring
 from tests.support.schedulers import pbt
-from tests.support.sweeps import Ran, sweep
+from tests.support.sweeps import Counting, Ran, sweep
 from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, let_tell_of_resuming
 from tunekit.journal.journal import events_in
 from tunekit.policies import DefaultPolicy
@@ -85,24 +85,35 @@ def ran(folder: Path, function: Any, **options: Any) -> Ran:
 
 def rows(ran: Ran) -> list[list[tuple[int, int]]]:
     """Of each trial, (training_iteration, steps) of its reports, as the journal has them."""
-    events = read(ran.home, "reported")
-    return [
-        [
-            (e["report"]["training_iteration"], e["report"]["steps"])
-            for e in events
-            if e["trial_id"] == trial.trial_id
-        ]
-        for trial in ran.trials
-    ]
+    found: dict[str, list[tuple[int, int]]] = {trial.trial_id: [] for trial in ran.trials}
+    for event in read(ran.home, "reported"):
+        report = event["report"]
+        found[event["trial_id"]].append((report["training_iteration"], report["steps"]))
+    return [*found.values()]
 
 
 WHOLE = [(n, n) for n in range(1, LENGTH + 1)]
 
 
-@pytest.mark.parametrize("ask", [from_tune, from_train, in_a_thread])
-def test_paused_trial_continues_from_the_checkpoint_that_its_function_gets(tmp_path, ask):
-    sweep = ran(tmp_path, counting(ask), on_pending="wait-paused", trials=2)
-    assert rows(sweep) == [WHOLE, WHOLE]
+def ignoring(config: dict[str, Any]) -> None:
+    from_tune(config)
+
+
+@pytest.mark.parametrize(
+    ("ask", "expected"),
+    [
+        (from_tune, WHOLE),
+        (from_train, WHOLE),
+        (in_a_thread, WHOLE),
+        (ignoring, [(n, 1) for n in range(1, LENGTH + 1)]),
+    ],
+)
+def test_paused_trial_continues_with_what_its_function_makes_of_its_checkpoint(
+    tmp_path, ask, expected
+):
+    end = {"training_iteration": LENGTH}
+    sweep = ran(tmp_path, counting(ask), on_pending="wait-paused", trials=2, stop=end)
+    assert rows(sweep) == [expected, expected]
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 2
 
 
@@ -171,44 +182,21 @@ def test_function_that_starts_over_after_a_pause_fails_and_is_not_retried(tmp_pa
 
 
 @pytest.mark.parametrize(
-    ("ask", "status", "reported"),
-    [(None, "ERROR", WHOLE[:3]), (from_tune, "TERMINATED", WHOLE[:3] + WHOLE[2:])],
-    ids=["starts over", "gets its checkpoint"],
+    ("ask", "fails_at", "status", "failures", "reported"),
+    [
+        pytest.param(None, 4, "ERROR", 2, WHOLE[:3], id="starts over, and is not retried"),
+        pytest.param(from_tune, 4, "TERMINATED", 1, WHOLE[:3] + WHOLE[2:], id="gets it"),
+        pytest.param(None, 2, "ERROR", 4, 4 * WHOLE[:1], id="has none yet, and is retried"),
+    ],
 )
-def test_failed_function_continues_from_its_checkpoint_or_its_trial_fails(
-    tmp_path, ask, status, reported
+def test_failed_function_continues_from_its_checkpoint_if_it_has_one_or_its_trial_fails(
+    tmp_path, ask, fails_at, status, failures, reported
 ):
-    function = counting(ask, fails_at=4)
-    sweep = ran(tmp_path, function, max_failures=-1, policy=tunekit.EveryIterations(2))
+    function = counting(ask, fails_at=fails_at)
+    sweep = ran(tmp_path, function, max_failures=3, policy=tunekit.EveryIterations(2))
     [trial] = sweep.trials
-    assert trial.status == status and rows(sweep) == [reported]
-    assert trial.num_failures == (1 if ask else 2)
-
-
-def test_function_that_fails_before_its_first_checkpoint_may_start_over(tmp_path):
-    failed = tmp_path / "failed"
-
-    def function(config: dict[str, Any]) -> None:
-        tunekit.checkpoint_with(lambda folder: None)
-        for step in (1, 2, 3):
-            if step == 2 and not failed.exists():
-                failed.touch()
-                raise RuntimeError("fails once")
-            tune.report({"steps": step})
-
-    sweep = ran(tmp_path, function, max_failures=1, policy=tunekit.EveryIterations(3))
-    assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
-    assert rows(sweep) == [[(1, 1), (1, 1), (2, 2), (3, 3)]]
-
-
-def test_function_may_get_its_checkpoint_and_ignore_it(tmp_path):
-    def ignoring(config: dict[str, Any]) -> None:
-        tune.get_checkpoint()
-
-    four = {"training_iteration": 4}
-    sweep = ran(tmp_path, counting(ignoring), on_pending="wait-paused", stop=four)
-    assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
-    assert rows(sweep) == [[(n, 1) for n in range(1, 5)]]
+    assert (trial.status, trial.num_failures) == (status, failures)
+    assert rows(sweep) == [reported]
 
 
 @pytest.mark.parametrize(("asks", "status"), [(False, "ERROR"), (True, "TERMINATED")])
@@ -303,19 +291,10 @@ def choosing(config: dict[str, Any]) -> None:
         tunekit.report({"steps": step}, validation=step == 3)
 
 
-class Saving(tune.Trainable):
+class SavingByItself(Counting):
     def step(self) -> dict[str, Any]:
-        step = self.iteration + 1
-        return {"steps": step, "done": step == LENGTH}
-
-    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        return {}
-
-
-class SavingByItself(Saving):
-    def step(self) -> dict[str, Any]:
-        asked = {"should_checkpoint": True} if self.iteration in (0, 2) else {}
-        return {**super().step(), **asked}
+        report = super().step()
+        return {**report, **({"should_checkpoint": True} if self.steps in (1, 3) else {})}
 
 
 @pytest.mark.parametrize(
@@ -324,7 +303,7 @@ class SavingByItself(Saving):
         pytest.param(counting(), [1, 2, 3, 4, 5], id="function"),
         pytest.param(reporting_checkpoints, [2, 4], id="function reports checkpoints"),
         pytest.param(choosing, [3], id="function requests validation"),
-        pytest.param(Saving, [1, 2, 3, 4, 5], id="class"),
+        pytest.param(Counting, [*range(1, 10)], id="class"),
         pytest.param(SavingByItself, [1, 3], id="class requests checkpoints"),
     ],
 )
