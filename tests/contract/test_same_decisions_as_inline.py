@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from collections import Counter
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
 from ray.tune.schedulers import (
     ASHAScheduler,
     HyperBandScheduler,
-    MedianStoppingRule,
     PopulationBasedTraining,
     TrialScheduler,
 )
 
 import tunekit
+from scripts import exactness
 from tests.support.fakes import FakeClock
 from tests.support.local_sweep import LocalSweep, NotOver
-from tests.support.schedulers import CASES, pbt, seed_all, space
+from tests.support.schedulers import CASES, asha, median, pbt, seed_all, space
 from tests.support.seeds import seeds
 from tests.support.sweeps import Counting, Endless, Heard, index_of, listen, quality, sweep
 from tunekit.core.halving import milestones
@@ -30,10 +28,8 @@ from tunekit.schedulers import PromotionASHA
 SCHEDULERS = {
     **{name: partial(CASES[name].make, None) for name in ("hyperband", "pbt", "pbt-sync", "asha")},
     "hyperband-halving": lambda: HyperBandScheduler(max_t=16, reduction_factor=2),
-    "asha-slow": lambda: ASHAScheduler(max_t=27, grace_period=2, reduction_factor=2),
-    "median": lambda: MedianStoppingRule(
-        time_attr="training_iteration", grace_period=2, min_samples_required=2
-    ),
+    "asha-slow": partial(asha, max_t=27, grace_period=2, reduction_factor=2),
+    "median": partial(median, grace_period=2),
 }
 
 
@@ -42,31 +38,22 @@ def spent(seed: int, index: int, iteration: int, on: str) -> float:
     return 1 + 10 * random.Random(f"{on}/{seed}/{index}/{iteration}").random()
 
 
-def training_s(seed: int, *, inline: bool):
-    def seconds(trial, method):
-        if method != "train":
-            return 0.0
-        iteration = trial.last_result.get("training_iteration", 0) + 1
-        trained = spent(seed, index_of(trial), iteration, "training")
-        return trained + inline * spent(seed, index_of(trial), iteration, "validation")
-
-    return seconds
-
-
-def by_call(seed: int):
-    """As ``training_s``, for trials whose results are not passed on at once."""
+def training_s(seed: int, *, validates: bool = False):
+    """Return the seconds of each method: of an iteration, and of its validation if inline."""
     calls: Counter[int] = Counter()
 
     def seconds(trial, method):
         if method != "train":
             return 0.0
-        calls[index_of(trial)] += 1
-        return spent(seed, index_of(trial), calls[index_of(trial)], "training")
+        index = index_of(trial)
+        calls[index] += 1  # its results may not be passed on at once
+        trained = spent(seed, index, calls[index], "training")
+        return trained + validates * spent(seed, index, calls[index], "validation")
 
     return seconds
 
 
-def run_inline(folder, base, trainable, seed, trials, slots, seconds=None):
+def run_inline(folder, base, trainable, seed, trials, slots, *, takes_time=True):
     """Stock Tune; the score is in the report, and a report takes the time of both."""
 
     class Inline(trainable):
@@ -85,7 +72,7 @@ def run_inline(folder, base, trainable, seed, trials, slots, seconds=None):
         scheduler=base,
         metric="accuracy",
         mode="max",
-        seconds=seconds or training_s(seed, inline=True),
+        seconds=training_s(seed, validates=takes_time),
         slots=slots,
         stop={"training_iteration": 30},
         seed=seed,
@@ -121,7 +108,7 @@ def test_scheduler_with_wait_decides_exactly_as_with_inline_validation(
             trials=trials,
             seed=seed,
             slots=slots,
-            training_s=training_s(seed, inline=False),
+            training_s=training_s(seed),
             validation_s=lambda attempt, seed=seed: spent(
                 seed, int(attempt.request.trial_id[-5:]), attempt.request.iteration, "validation"
             ),
@@ -229,9 +216,11 @@ def test_scheduler_with_when_decisions_decides_as_inline_and_uses_every_score(tm
         leaps = draw.sample([0.0, 0.5, 1.0, 1.0, 2.5, 8.0], 3)
         trainable = type("Leaps", (Leaps,), {"leaps": leaps})
         stock, few = make(random.Random(seed)), make(random.Random(seed))
-        folder, seconds = tmp_path / f"inline{seed}", by_call(seed)
+        folder = tmp_path / f"inline{seed}"
         try:
-            inline, lengths, configs = run_inline(folder, stock, trainable, seed, 5, 5, seconds)
+            inline, lengths, configs = run_inline(
+                folder, stock, trainable, seed, 5, 5, takes_time=False
+            )
         except NotOver:  # stock Tune waits for ever if trials pause for one that ends meanwhile
             assert make is drawn_hyperband or stock._synch
             continue
@@ -245,7 +234,7 @@ def test_scheduler_with_when_decisions_decides_as_inline_and_uses_every_score(tm
             trainable=trainable,
             trials=5,
             seed=seed,
-            training_s=by_call(seed),
+            training_s=training_s(seed),
             validation_s=lambda attempt: 0.0,
             settings={"when": "decisions"},
             policy=tunekit.policies.AtDecisions(),
@@ -262,17 +251,11 @@ def test_scheduler_with_when_decisions_decides_as_inline_and_uses_every_score(tm
 # What stock schedulers make of late scores ------------------------------------------------------
 
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "exactness.py"
-
-
 def test_stock_tune_clones_and_ranks_by_wrong_checkpoints_where_tunekit_is_exact(
     capsys, monkeypatch
 ):
     monkeypatch.setenv("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
-    spec = importlib.util.spec_from_file_location("exactness", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    stock, ours, (stock_rungs, our_rungs) = script.main(["--seeds", "1"])
+    stock, ours, (stock_rungs, our_rungs) = exactness.main(["--seeds", "1"])
     assert ours[0] == ours[1] > 5
     assert stock[1] < stock[0] / 2
     assert all(own == scores for scores, own in our_rungs.values())

@@ -14,7 +14,7 @@ from tests.support.journals import read, scores_of
 from tests.support.schedulers import asha, every_case, pbt, promotion, seed_all, space
 from tests.support.sweeps import LENGTH, Endless, SavesWhen, index_of, quality, sweep
 from tunekit import EveryIterations
-from tunekit.core.events import CheckpointSaved, Processed
+from tunekit.core.events import Processed
 from tunekit.driver.shell import VOID
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import PromotionASHA
@@ -24,17 +24,6 @@ pytestmark = pytest.mark.sampled(2)
 ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.policies.AtDecisions()}
 
 
-def decided(ran):
-    """Return the decisions to stop or pause: by trial and iteration."""
-    return sorted(
-        (trial, at, what) for trial, at, _, what in ran.heard.results if what != "CONTINUE"
-    )
-
-
-def saved(ran):
-    return {index_of(t): t.storage.current_checkpoint_index + 1 for t in ran.trials}
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("make", [asha, promotion])
 def test_scheduler_decides_the_same_with_checkpoints_at_its_rungs_only(tmp_path, make):
@@ -42,13 +31,16 @@ def test_scheduler_decides_the_same_with_checkpoints_at_its_rungs_only(tmp_path,
     each = sweep(tmp_path / "each", make(max_t=27), **options)
     few = sweep(tmp_path / "few", make(max_t=27), **options, **ONLY)
     check_contract(few)
-    assert decided(few) == decided(each)
+    few_decisions, each_decision = (
+        sorted(one for one in ran.heard.results if one[3] != "CONTINUE") for ran in (few, each)
+    )
+    assert few_decisions == each_decision
     assert few.lengths() == each.lengths()
-    validated = few.validated()
-    for index, length in few.lengths().items():
+    for trial in few.trials:
+        length = trial.last_result["training_iteration"]
         rungs = [rung for rung in (1, 3, 9, 27) if rung <= length]
-        assert sorted(validated[index]) == rungs
-        assert (saved(few)[index], saved(each)[index]) == (len(rungs), length)
+        assert sorted(few.validated()[index_of(trial)]) == rungs
+        assert trial.storage.current_checkpoint_index + 1 == len(rungs), "it saved there only"
     assert 27 in few.lengths().values()
 
 
@@ -236,32 +228,6 @@ def test_trial_that_reached_max_t_has_all_its_checkpoints_validated(tmp_path):
         assert scores == list(range(1, LENGTH + 1))
 
 
-class Seldom(FakeExecutor):
-    """Is polled once an hour."""
-
-    poll_interval_s = 3600.0
-
-
-def test_validation_starts_in_the_step_in_which_its_checkpoint_is_saved(tmp_path):
-    """However recently validations were polled."""
-    ran = run(
-        "asha",
-        tmp_path,
-        on_pending="continue",
-        executor_class=Seldom,
-        stop={"training_iteration": 2},
-        run=False,
-    )
-    begun = []
-    while not ran.sweep.controller.is_finished() and len(begun) < 6:
-        ran.sweep.step()
-        events = list(events_in(ran.home))
-        requested = [event.id for event in events if isinstance(event, CheckpointSaved)]
-        begun = [attempt.request.id for attempt in ran.executor.started]
-        assert begun == requested
-    assert len(begun) == 6
-
-
 # Checkpoints that something else requests -------------------------------------------------------
 
 
@@ -312,21 +278,3 @@ def test_trial_that_a_stopper_ends_saves_at_its_end_with_checkpoint_at_end(tmp_p
     [trial] = ran.trials
     assert trial.status == "TERMINATED"
     assert saved_at(trial) == [2, 4]
-
-
-def test_result_of_an_unscored_iteration_shows_the_newest_score_and_its_iteration(tmp_path):
-    shown = {}
-
-    class Look(tunekit.policies.CheckpointPolicy):
-        """Saves once, and looks at the result that Tune has of the iteration before."""
-
-        def due(self, trial, result):
-            shown[result["training_iteration"] - 1] = dict(trial.last_result)
-            return result["training_iteration"] == 2
-
-    ran = sweep(tmp_path, trials=1, policy=Look(), on_pending="wait")
-    score = ran.scores()[0][0, 2]
-    for iteration in range(3, LENGTH):
-        row = shown[iteration]
-        assert (row["training_iteration"], row["accuracy"]) == (iteration, score)
-        assert row["tunekit/validated_at"] == 2

@@ -162,9 +162,8 @@ def more_and_less(controller: Any, trial: Any, result: dict[str, Any], scheduler
 
 
 def median(**settings: Any) -> MedianStoppingRule:
-    return MedianStoppingRule(
-        time_attr="training_iteration", grace_period=1, min_samples_required=2, **settings
-    )
+    known = {"time_attr": "training_iteration", "grace_period": 1, "min_samples_required": 2}
+    return MedianStoppingRule(**{**known, **settings})
 
 
 def space() -> dict[str, Any]:
