@@ -117,56 +117,25 @@ def test_paused_trial_continues_with_what_its_function_makes_of_its_checkpoint(
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 2
 
 
-def beside(folder: Path, function: Any, **options: Any) -> Ran:
-    """A sweep with slow validations that have dedicated resources."""
-    given = {
-        "on_pending": "auto-beside",
-        "base": ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2),
-        "trials": 4,
-        "validation_s": lambda attempt: 20.0,
-    }
-    trainable = tunekit.checkpointable(function)
-    let_tell_of_resuming(trainable)
-    return ran(folder, trainable, **{**given, **options})
-
-
-def turns(ran: Ran) -> list[str]:
-    """Return the trials in the order of their reports, without repetitions."""
-    reports = read(ran.home, "reported")
-    return [trial_id for trial_id, _ in groupby(e["trial_id"] for e in reports)]
-
-
 @pytest.mark.parametrize("asks", [True, False])
 def test_waiting_trial_releases_its_slot_only_if_its_function_gets_checkpoints(tmp_path, asks):
-    sweep = beside(tmp_path, counting(from_tune if asks else None))
+    trainable = tunekit.checkpointable(counting(from_tune if asks else None))
+    let_tell_of_resuming(trainable)
+    sweep = ran(
+        tmp_path,
+        trainable,
+        on_pending="auto-beside",
+        base=ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2),
+        trials=4,
+        validation_s=lambda attempt: 20.0,
+    )
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 4
     for row in rows(sweep):
         assert row == WHOLE[: len(row)]
-    reported = turns(sweep)
-    assert (len(reported) > len(set(reported))) is asks, "others report in between"
     events = read(sweep.home, "reported")
-    assert not any({HAS_ASKED, CAN_SAVE} & e["report"].keys() for e in events)
-
-
-def test_trial_whose_score_has_arrived_resumes_before_further_trials_begin(tmp_path):
-    sweep = beside(tmp_path, counting(from_tune), trials=8, validation_s=lambda attempt: 3.0)
-    reported, names = turns(sweep), [trial.trial_id for trial in sweep.trials]
-    back = next(n for n, name in enumerate(reported) if name in reported[:n])
-    assert set(reported[: back + 1]) == set(names[:4]), "the fourth began before the score came"
-
-
-@pytest.mark.parametrize(("on_pending", "start_s"), [("auto-beside", 30.0), ("auto", 0.0)])
-def test_waiting_trial_keeps_its_slot_if_a_start_takes_longer_or_validations_share_slots(
-    tmp_path, on_pending, start_s
-):
-    sweep = beside(
-        tmp_path,
-        counting(from_tune),
-        on_pending=on_pending,
-        training_s=lambda _, method: {"train": 1.0, "start": start_s}.get(method, 0.0),
-    )
-    reported = turns(sweep)
-    assert len(reported) == len(set(reported)) == 4
+    turns = [trial_id for trial_id, _ in groupby(event["trial_id"] for event in events)]
+    assert (len(turns) > len(set(turns))) is asks, "others report in between"
+    assert not any({HAS_ASKED, CAN_SAVE} & event["report"].keys() for event in events)
 
 
 @pytest.mark.parametrize("max_failures", [0, 2, -1])
