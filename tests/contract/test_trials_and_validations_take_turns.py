@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
-from ray.tune.search import Searcher
 
 from tests.support.fakes import FakeExecutor
 from tests.support.schedulers import MODES, asha, pbt, promotion
@@ -31,10 +30,6 @@ class Shared(FakeExecutor):
         self.actors = local.controller._actor_manager
         self.actors._slots = lambda: 1
         self.line = []
-        #: (the trial whose checkpoint it was, the trials that had begun by then), in order.
-        self.order = []
-        self.trials = lambda: local.trials
-        self.queue_of = lambda trial: local.controller.sweep.queue_of(trial.trial_id)
 
     def capacity(self, promised):
         return 0
@@ -54,12 +49,6 @@ class Shared(FakeExecutor):
         held = self.actors.num_live_actors or self.actors._events
         if self.line and not held and len(self._live) == len(self.line):
             attempt = self.line.pop(0)
-            begun = {
-                trial.trial_id
-                for trial in self.trials()
-                if "training_iteration" in trial.last_result or len(self.queue_of(trial))
-            }
-            self.order.append((attempt.request.trial_id, begun))
             self.started.pop()
             super().start(attempt)
             yield from super().poll()
@@ -120,34 +109,11 @@ class StopAll(tune.Stopper):
         return self.reports >= 3
 
 
-class OneByOne(Searcher):
-    """Suggest a trial once the previous one has its scores."""
-
-    def __init__(self):
-        super().__init__(metric="accuracy", mode="max")
-        self.live = set()
-
-    def suggest(self, trial_id):
-        if self.live:
-            return None
-        self.live.add(trial_id)
-        return {"lr": 0.1}
-
-    def on_trial_complete(self, trial_id, result=None, error=False):
-        self.live.discard(trial_id)
-
-    def save(self, checkpoint_path): ...
-
-    def restore(self, checkpoint_path): ...
-
-
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("on_pending", ["continue", "wait"])
 @pytest.mark.parametrize("others", ["stopped", "not suggested"])
 def test_idle_process_kept_for_reuse_makes_room_for_validations(tmp_path, others, on_pending, told):
-    options = {"stop": StopAll()}
-    if others == "not suggested":
-        options = {"search_alg": OneByOne()}
+    options = {"stop": StopAll()} if others == "stopped" else {"max_concurrent": 1}
     ran = on_workstation(tmp_path, "fifo", on_pending=on_pending, told=told, reuse=True, **options)
     ran.sweep.run(most=60_000)
     assert ran.validation.validator.pool.idle
@@ -164,21 +130,10 @@ class Sized(Counting):
 
 @pytest.mark.parametrize("on_pending", ["continue-reused", "wait-reused"])
 def test_idle_process_kept_for_reuse_makes_room_for_trials_of_another_size(tmp_path, on_pending):
-    base = promotion()
     space = {"size": tune.grid_search([1, 2, 1, 2])}
-    known = {"trainable": Sized, "trials": 1, "slots": 1, "param_space": space}
-    ran = sweep(tmp_path, base, on_pending=on_pending, run=False, **known)
-    ran.sweep.run(most=4_000)
+    options = {"trainable": Sized, "trials": 1, "slots": 1, "param_space": space}
+    ran = sweep(tmp_path, promotion(), on_pending=on_pending, **options)
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
-
-
-def test_pending_validations_run_before_the_next_trial_starts(tmp_path):
-    ran = on_workstation(tmp_path, "fifo")
-    ran.sweep.run(most=100_000)
-    ids = [trial.trial_id for trial in ran.trials]
-    assert [of for of, _ in ran.executor.order] == [i for i in ids for _ in range(LENGTH)]
-    for of, begun in ran.executor.order:
-        assert begun == set(ids[: ids.index(of) + 1]), "no later trial has begun"
 
 
 @pytest.fixture
@@ -226,9 +181,6 @@ def test_trial_that_takes_over_a_kept_process_has_a_folder(tmp_path):
     assert {one.status for one in ran.trials} == {"TERMINATED"}
 
 
-# Resources that are not there yet ---------------------------------------------------------------
-
-
 def test_waiting_trial_releases_its_slot_if_validations_cannot_start_without_it(tmp_path, released):
     """All actors wait for scores, which need the actors' resources."""
     settings = {"max_in_flight": 1}
@@ -247,63 +199,4 @@ def test_waiting_trial_releases_its_slot_if_validations_cannot_start_without_it(
     ran.sweep.run(most=100_000)
     assert all(t.status == "TERMINATED" for t in ran.trials)
     assert set(ran.lengths().values()) == {9} and released
-    assert ran.validation.summary()["validated"] == 2 * 9
-
-
-SECOND = f"{0:05x}_{1:05d}:0:1:1"
-
-
-def first_report(attempt):
-    return attempt.request.iteration == 1
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize(
-    ("limit", "starts", "delay", "counted"),
-    [
-        # A runtime environment, a container, torch on a busy machine: resources are free.
-        pytest.param(
-            1,
-            lambda attempt: 20.0 if first_report(attempt) else 1.0,
-            lambda attempt: 0.0,
-            {"starting": 1, "unplaced": 0, "queued": 1},
-            id="processes-start-slowly",
-        ),
-        pytest.param(
-            None,
-            lambda attempt: 0.0,
-            lambda attempt: 1.5,
-            {"starting": 2, "unplaced": 2, "queued": 0},
-            id="momentary-shortage",
-        ),
-        # The other waits for what the first one has, which does not last.
-        pytest.param(
-            None,
-            lambda attempt: 20.0 if first_report(attempt) else 0.0,
-            lambda attempt: 15.0 if attempt.request.id == SECOND else 0.0,
-            {"starting": 2, "unplaced": 1, "queued": 0},
-            id="one-has-resources-and-starts",
-        ),
-    ],
-)
-def test_no_trial_releases_its_slot_if_validations_get_resources_soon(
-    tmp_path, released, limit, starts, delay, counted
-):
-    settings = {"max_in_flight": limit}
-    ran = sweep(tmp_path, on_pending="wait", trials=2, run=False, settings=settings)
-    ran.executor._starts, ran.executor._delay = starts, delay
-
-    def soon():
-        """Time passes in small steps, as on a real machine."""
-        due, soon = ran.executor.next_due(), ran.clock.monotonic() + 0.25
-        return soon if due is None else min(due, soon)
-
-    ran.sweep.controller._actor_manager._next_due = soon
-    counts = []
-    while not ran.sweep.controller.is_finished():
-        ran.sweep.step()
-        counts.append(ran.validation.summary())
-    assert not released
-    assert any(counted.items() <= count.items() for count in counts)
-    assert max(count["unplaced"] for count in counts) == counted["unplaced"]
     assert ran.validation.summary()["validated"] == 2 * 9
