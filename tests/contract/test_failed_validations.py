@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
-from tests.support.fakes import FakeClock, FakeExecutor
 from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
-from tests.support.local_sweep import LocalSweep
 from tests.support.readers import tunekit_
 from tests.support.restores import restoring
 from tests.support.sweeps import LENGTH, Counting, Ran, index_of, sweep
 from tunekit.core.validation import Attempt
-from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.journal import events_in
 
 
@@ -31,11 +27,9 @@ def broken(attempt: Attempt) -> dict[str, float]:
     raise KeyError(f"no weights in {attempt.request.path}")
 
 
-def run(folder: Path, **settings: Any) -> Ran:
-    names = ("validate", "trials", "mended", "resume", "on_pending", "slots")
-    options = {name: settings.pop(name) for name in names if name in settings}
-    given = {"on_failure": "record", "max_retries": 0, **settings}
-    return sweep(folder, **{"trials": 4, **options}, settings=given)
+def run(folder: Path, *, on_failure: str = "record", **options: Any) -> Ran:
+    settings = {"on_failure": on_failure, "max_retries": 0}
+    return sweep(folder, **{"trials": 4, **options}, settings=settings)
 
 
 def outcomes(folder: Path) -> list[str]:
@@ -132,33 +126,21 @@ def test_sweep_without_any_score_logs_one_error_and_has_no_best_checkpoint(tmp_p
         loaded.best()
 
 
-def test_restored_sweep_validates_again_what_a_broken_function_failed(tmp_path):
-    with pytest.raises(tunekit.errors.ValidationFailedError):
-        run(tmp_path, validate=broken)
-    assert len(outcomes(tmp_path)) >= 3
-    ran = run(tmp_path, **restoring(tmp_path / "sweep"))
-    assert len(check_journal(events_in(ran.home)).scores) == 4 * LENGTH
-    assert all(t.last_result["training_iteration"] == LENGTH for t in ran.trials)
-
-
 @pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused", "auto"])
 @pytest.mark.parametrize("slots", [1, 4])
 def test_restores_with_a_broken_function_leave_all_checkpoints_for_a_fixed_one(
     tmp_path, on_pending, slots
 ):
-    def session(validate: Callable[[Attempt], Any] | None = None, **options: Any) -> Ran:
-        options = {"on_pending": on_pending, "slots": slots, **options}
-        return run(tmp_path, validate=validate, **options)
-
+    how = {"on_pending": on_pending, "slots": slots}
     with pytest.raises(Killed), killed_after(60):
-        session()
+        run(tmp_path, **how)
     scored = outcomes(tmp_path).count("validated")
     assert 0 < scored < 4 * LENGTH
     for restores in (1, 2):
         with pytest.raises(tunekit.errors.ValidationFailedError):
-            session(broken, **restoring(tmp_path / "sweep"))
+            run(tmp_path, validate=broken, **how, **restoring(tmp_path / "sweep"))
         assert outcomes(tmp_path).count("failed") <= 6 * restores
-    session(**restoring(tmp_path / "sweep"))
+    run(tmp_path, **how, **restoring(tmp_path / "sweep"))
     lives = check_journal(events_in(tmp_path / "sweep"))
     assert len(lives.scores) == 4 * LENGTH
     # Tune gets those also, but for one where no other validation could show what is broken.
@@ -178,56 +160,33 @@ def test_restored_finished_sweep_validates_its_failed_checkpoints(tmp_path):
     assert sweep.validations["status"].tolist() == ["validated"] * 4 * LENGTH
 
 
-class Saves(Counting):
-    """Its first report asks for a checkpoint of itself."""
-
-    def step(self) -> dict[str, Any]:
-        return {**super().step(), "should_checkpoint": True}
-
-
-class Scores(Counting):
-    """Report the metric that it is ranked by."""
-
-    def step(self) -> dict[str, Any]:
-        return {**super().step(), "accuracy": 0.5}
-
-
 @pytest.mark.parametrize(
-    ("trainable", "checkpoints", "forgotten"),
+    ("reported", "checkpoints", "forgotten"),
     [
-        pytest.param(Counting, {}, True, id="none"),
-        pytest.param(Counting, {"checkpoint_frequency": 5}, False, id="checkpoint_frequency"),
-        pytest.param(Counting, {"checkpoint_at_end": True}, False, id="checkpoint_at_end"),
-        pytest.param(Saves, {}, False, id="should_checkpoint"),
-        pytest.param(Scores, {}, False, id="metric in reports"),
+        pytest.param({}, {}, True, id="none"),
+        pytest.param({}, {"checkpoint_frequency": 5}, False, id="checkpoint_frequency"),
+        pytest.param({}, {"checkpoint_at_end": True}, False, id="checkpoint_at_end"),
+        pytest.param({"should_checkpoint": True}, {}, False, id="should_checkpoint"),
+        pytest.param({"accuracy": 0.5}, {}, False, id="metric in reports"),
     ],
 )
 def test_missing_checkpoint_policy_is_logged_once_at_the_first_report(
-    tmp_path, caplog, trainable, checkpoints, forgotten
+    tmp_path, caplog, reported, checkpoints, forgotten
 ):
-    clock = FakeClock()
-    executor = FakeExecutor(clock, lambda attempt: {"accuracy": 0.5})
-    config = tunekit.ValidationConfig(fn=lambda checkpoint: {})
-    validation = ValidationCallback(config, executor=executor, clock=clock)
-    local = LocalSweep(
-        trainable,
-        tmp_path,
-        clock,
-        num_samples=2,
-        scheduler=tunekit.ValidatedScheduler(FIFOScheduler()),
-        callbacks=[validation],
-        metric="accuracy",
-        mode="max",
-        checkpoint_config=tune.CheckpointConfig(**checkpoints),
-        next_due=executor.next_due,
-    )
+    class Reports(Counting):
+        def step(self) -> dict[str, Any]:
+            return {**super().step(), **reported}
+
+    config = tune.CheckpointConfig(**checkpoints)
+    options = {"checkpoint_config": config, "policy": tune.Callback(), "run": False}
+    ran = sweep(tmp_path, trainable=Reports, trials=2, **options)
     for _ in range(12):
-        local.step()
+        ran.sweep.step()
     told = [r.getMessage() for r in caplog.records if "checkpoint_policy=" in r.getMessage()]
     assert len(told) == forgotten
     if forgotten:
         assert "'accuracy'" in told[0]
-        assert max(t.last_result.get("training_iteration", 0) for t in local.trials) < LENGTH
+        assert max(t.last_result.get("training_iteration", 0) for t in ran.trials) < LENGTH
 
 
 def test_sweep_that_ended_for_a_missing_metric_finishes_once_it_is_returned(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,11 @@ from tests.support.contract import check_contract
 from tests.support.fakes import FakeClock
 from tests.support.local_sweep import LocalSweep
 from tests.support.schedulers import MODES, promotion
-from tests.support.sweeps import Endless, index_of, quality, sweep
+from tests.support.sweeps import Endless, Ran, index_of, quality, sweep
 from tunekit.core.events import TrialAdded, TrialEnded
 from tunekit.journal.journal import events_in
 
 pytestmark = pytest.mark.sampled(2)
-
-every_mode = pytest.mark.parametrize("on_pending", MODES)
 
 
 class Scored(tune.Trainable):
@@ -61,17 +60,17 @@ def stock(folder: Path, scheduler: Any, trials: int = 9, **options: Any) -> tupl
     """A sweep without anything of tunekit's but the scheduler."""
     saw, space = Saw(), {"index": tune.grid_search(list(range(trials)))}
     sweep = LocalSweep(
-        options.pop("trainable", Scored),
+        Scored,
         folder,
         FakeClock(),
         scheduler=scheduler,
         callbacks=[saw],
-        metric="accuracy",
-        mode="max",
         seconds=lambda trial, method: float(method == "train"),
-        **{"slots": 3, "param_space": space, **options},
+        **{"metric": "accuracy", "mode": "max", "slots": 3, "param_space": space, **options},
     )
-    return sweep.run(most=20_000), saw
+    sweep.run(most=20_000)
+    assert all(trial.status == Trial.TERMINATED for trial in sweep.trials)
+    return sweep, saw
 
 
 def lengths(sweep: LocalSweep) -> dict[int, int]:
@@ -81,7 +80,6 @@ def lengths(sweep: LocalSweep) -> dict[int, int]:
 def test_promotion_in_stock_tune_continues_the_best_third_of_each_rung(tmp_path):
     scheduler = promotion()
     ran, saw = stock(tmp_path, scheduler, trials=27)
-    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
     reached = lengths(ran)
     assert set(reached.values()) <= {1, 3, 9}
     for rung in (1, 3):
@@ -109,7 +107,6 @@ def test_promoted_trial_gets_a_slot_before_new_trials(tmp_path):
 def test_exactly_one_of_few_trials_is_promoted_to_its_end(tmp_path, trials, own_end):
     space = {"index": tune.grid_search(list(range(trials))), "ends_at": own_end}
     ran, _ = stock(tmp_path, promotion(), param_space=space)
-    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
     reached = lengths(ran)
     assert max(reached.values()) == (own_end or 9)
     assert sum(length == max(reached.values()) for length in reached.values()) == 1
@@ -119,21 +116,15 @@ def test_exactly_one_of_few_trials_is_promoted_to_its_end(tmp_path, trials, own_
 
 
 class Suggests(Searcher):
-    def __init__(self) -> None:
-        super().__init__(metric="accuracy", mode="max")
-        self.next = 0
-
     def suggest(self, trial_id: str) -> dict[str, Any]:
-        self.next += 1
-        return {"index": self.next}
+        return {"index": 1}
 
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        pass
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
 
 
 LIMITED = {
     "generator": lambda most: BasicVariantGenerator(random_state=0, max_concurrent=most),
-    "limiter": lambda most: ConcurrencyLimiter(Suggests(), max_concurrent=most),
+    "limiter": lambda most: ConcurrencyLimiter(Suggests("accuracy", "max"), max_concurrent=most),
 }
 
 
@@ -145,89 +136,71 @@ def test_sweep_with_few_concurrent_trials_runs_all_and_promotes_one_to_the_end(
     options = {"search_alg": LIMITED[name](most), "num_samples": 12, "param_space": {"index": 1}}
     ran, _ = stock(tmp_path, promotion(), **options)
     assert len(ran.trials) == 12
-    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
     assert max(lengths(ran).values()) == 9
 
 
-@every_mode
+def limited(folder: Path, most: int, **options: Any) -> Ran:
+    """Twelve trials, of which so many may be unfinished at a time."""
+    ran = sweep(
+        folder,
+        promotion(),
+        trainable=Endless,
+        trials=12,
+        max_concurrent=most,
+        stop={"training_iteration": 20},
+        **options,
+    )
+    check_contract(ran)
+    return ran
+
+
+@pytest.mark.parametrize("on_pending", MODES)
 def test_paused_trials_are_removed_one_at_a_time_and_only_at_the_limit_of_trials(
     tmp_path, on_pending
 ):
     """Also if a trial takes a while to end because it is saving."""
-    search = ConcurrencyLimiter(Suggests(), max_concurrent=4)
-    ran = sweep(
+    ran = limited(
         tmp_path,
-        promotion(),
+        4,
         on_pending=on_pending,
-        trainable=Endless,
-        trials=12,
-        search_alg=search,
-        param_space={"index": 1},
         validation_s=lambda attempt: 1.5,
         training_s=lambda trial, method: {"train": 1.0, "save": 4.2}.get(method, 0.0),
-        stop={"training_iteration": 20},
     )
-    check_contract(ran)
     added, ended, made_room = set(), set(), 0
     for event in events_in(ran.home):
         match event:
             case TrialAdded():
                 added.add(event.trial_id)
-            case TrialEnded() if event.removed and len(added) < 12:
-                assert len(added - ended) == 4, "there was room already"
-                ended.add(event.trial_id)
-                made_room += 1
             case TrialEnded():
+                if event.removed and len(added) < 12:
+                    assert len(added - ended) == 4, "there was room already"
+                    made_room += 1
                 ended.add(event.trial_id)
     assert len(added) == 12 and made_room >= 3
 
 
 def test_removed_trials_are_the_worst_of_the_lowest_rung(tmp_path):
-    search = ConcurrencyLimiter(Suggests(), max_concurrent=6)
-    ran = sweep(
-        tmp_path,
-        promotion(),
-        on_pending="wait-paused",
-        trainable=Endless,
-        trials=12,
-        search_alg=search,
-        param_space={"index": 1},
-        validation_s=lambda attempt: 5.0,
-        slots=6,
-        stop={"training_iteration": 20},
-    )
-    check_contract(ran)
-    scores = ran.validated()
-    first_six = range(1, 7)
-    stopped = [index for index in first_six if max(scores[index]) == 1]
+    ran = limited(tmp_path, 6, on_pending="wait-paused", validation_s=lambda attempt: 5.0, slots=6)
+    first_six = [scores for index, scores in ran.validated().items() if index < 6]
+    stopped = [scores[1] for scores in first_six if max(scores) == 1]
+    continued = [scores[1] for scores in first_six if max(scores) > 1]
     assert stopped, "there was no room"
-    went_on = [index for index in first_six if max(scores[index]) > 1]
-    assert min(scores[i][1] for i in went_on) > max(scores[i][1] for i in stopped)
+    assert min(continued) > max(stopped)
 
 
 def test_later_brackets_begin_at_later_rungs_and_have_fewer_trials(tmp_path):
     ran, saw = stock(tmp_path, promotion(brackets=3), trials=27, slots=27)
-    pauses: dict[int, int] = {}
-    for what, index, iteration in saw.told:
-        if what == "starts" and iteration:
-            pauses.setdefault(index, iteration)
-    reached = lengths(ran)
-    first = [pauses.get(index, length) for index, length in reached.items()]
-    assert {1, 3, 9} == set(first)
-    assert first.count(1) > first.count(3) > first.count(9)
+    resumed = [(index, at) for what, index, at in saw.told if what == "starts" and at]
+    first = Counter({**lengths(ran), **dict(reversed(resumed))}.values())
+    assert first.keys() == {1, 3, 9} and first[1] > first[3] > first[9]
 
 
 def test_smallest_score_is_promoted_with_mode_min_of_the_scheduler(tmp_path):
     scheduler = promotion(metric="accuracy", mode="min")
     assert not scheduler.set_search_properties("other", None)
     assert not scheduler.set_search_properties(None, "max")
-    space = {"index": tune.grid_search(list(range(3)))}
-    saw = Saw()
-    ran = LocalSweep(
-        Scored, tmp_path, FakeClock(), scheduler=scheduler, callbacks=[saw], param_space=space
-    ).run(most=20_000)
-    reached = lengths(ran)
-    assert reached[min(range(3), key=lambda index: quality(index, 1))] == 9
+    ran, _ = stock(tmp_path, scheduler, trials=3, metric=None, mode=None)
+    assert lengths(ran)[min(range(3), key=lambda index: quality(index, 1))] == 9
 
 
 def test_promotion_without_metric_and_mode_refuses_its_first_trial(tmp_path):
@@ -241,10 +214,8 @@ def test_promotion_without_metric_and_mode_refuses_its_first_trial(tmp_path):
     ("options", "limit"),
     [
         ({"max_t": 0}, "0"),
-        ({"max_t": True}, "0"),
         ({"grace_period": -1}, "0"),
         ({"grace_period": 10}, "max_t=9"),
-        ({"reduction_factor": 1}, "1"),
         ({"reduction_factor": float("inf")}, "1"),
         ({"brackets": 0}, "1"),
         ({"brackets": 4}, "3"),
