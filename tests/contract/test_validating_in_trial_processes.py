@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 from tests.support.fakes import FakeExecutor
@@ -23,23 +24,35 @@ LENGTH = 9
 
 
 class InTrials(FakeExecutor):
-    """Nothing is free elsewhere while trials run; ``ends``: attempts that end a trial's process."""
+    """Validations run in waiting trials, or elsewhere.
+
+    Attributes:
+        trials: Returns the trials.
+        places: How many validations run elsewhere when no trial runs.
+        room: The same, while trials run.
+        elsewhere_s: How long a process takes to start elsewhere, in seconds.
+        ends: Attempts that end a trial's process.
+        hosts: The ID of the trial that each attempt runs in; None elsewhere.
+    """
+
+    trials: Callable[[], list[Trial]]
+    places: int
+    room: int
+    elsewhere_s: float
+    ends: set[str]
 
     def __init__(self, *args: Any, **options: Any):
         super().__init__(*args, **options)
         self.in_trials = True
         self.hosts: dict[str, str | None] = {}
-        self.ends: set[str] = set()
-        self.trials: Any = list
-        self.places = 2
 
     def capacity(self, promised: Any) -> int:
         if any(trial.status == "RUNNING" for trial in self.trials()):
-            return 0
+            return max(0, self.room - sum(self.hosts[name] is None for name in self._live))
         return self.places - len(self._live) - sum(number for _, number in promised)
 
     def start(self, attempt: Attempt, *, host: Any = None) -> None:
-        self._starts = lambda _: 2.0 if host is None else 0.0
+        self._starts = lambda _: self.elsewhere_s if host is None else 0.0
         super().start(attempt, host=host)
         self.hosts[attempt.id] = host and host.trial_id
 
@@ -53,9 +66,19 @@ class InTrials(FakeExecutor):
         yield from super().poll()
 
 
-def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **options: Any) -> Ran:
+def swept(
+    folder: Path,
+    seconds: float,
+    *,
+    start_s: float = 0.0,
+    room: int = 0,
+    elsewhere_s: float = 2.0,
+    ends: Collection[str] = (),
+    **options: Any,
+) -> Ran:
     """Two of six trials at a time; a validation takes so many seconds, an iteration one."""
     seed_all(0)
+    times = {"train": 1.0, "start": start_s}
     own = {"on_pending": "auto", "executor_class": InTrials, "slots": 2} | options
     asha = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
     ran = sweep(
@@ -64,13 +87,13 @@ def swept(folder: Path, seconds: float, *, ends: set[str] = frozenset(), **optio
         trainable=Endless,
         trials=6,
         validation_s=lambda attempt: seconds,
+        training_s=lambda trial, method: times.get(method, 0.0),
         stop={"training_iteration": LENGTH},
         run=False,
         **own,
     )
-    if isinstance(ran.executor, InTrials):
-        ran.executor.trials, ran.executor.ends = lambda: ran.sweep.trials, set(ends)
-        ran.executor.places = own["slots"]
+    known = {"trials": lambda: ran.sweep.trials, "places": own["slots"], "ends": {*ends}}
+    vars(ran.executor).update(known, room=room, elsewhere_s=elsewhere_s)
     ran.sweep.run(most=50_000)
     lives = check_journal(events_in(ran.home))
     assert lives.running == 0 and all(t.status == "TERMINATED" for t in ran.trials)
@@ -93,41 +116,20 @@ def test_short_validations_run_in_their_trials_and_decide_as_inline(tmp_path):
     }
 
 
-class WithRoom(InTrials):
-    """There is always room elsewhere."""
-
-    def capacity(self, promised: Any) -> int:
-        return 4
-
-
 @pytest.mark.parametrize(("start_s", "elsewhere"), [(1.0, True), (9.0, False)])
 def test_process_for_a_validation_is_started_elsewhere_only_if_it_starts_soon(
     tmp_path, start_s, elsewhere
 ):
-    seconds = {"train": 1.0, "start": start_s}
-    ran = swept(
-        tmp_path,
-        0.5,
-        executor_class=WithRoom,
-        training_s=lambda trial, method: seconds.get(method, 0.0),
-    )
+    ran = swept(tmp_path, 0.5, start_s=start_s, room=4)
     assert (None in ran.executor.hosts.values()) == elsewhere
 
 
-class Beside(InTrials):
-    """One more is free elsewhere."""
-
-    def capacity(self, promised: Any) -> int:
-        return max(0, 1 - sum(self.hosts[one.id] is None for one in self._live.values()))
-
-
 @pytest.mark.parametrize("options", [{}, {"base": FIFOScheduler()}], ids=["asha", "fifo"])
-@pytest.mark.parametrize("executor_class", [InTrials, Beside])
+@pytest.mark.parametrize("room", [0, 1])
 def test_validations_with_where_trial_all_run_in_the_processes_of_their_trials(
-    tmp_path, executor_class, options
+    tmp_path, room, options
 ):
-    where = {"settings": {"where": "trial"}, "executor_class": executor_class}
-    ran = swept(tmp_path, 1.0, **where, **options)
+    ran = swept(tmp_path, 1.0, settings={"where": "trial"}, room=room, **options)
     assert all(in_own_trials(ran))
     assert {one.request.trial_id for one in ran.executor.started} == {
         trial.trial_id for trial in ran.trials
@@ -136,7 +138,7 @@ def test_validations_with_where_trial_all_run_in_the_processes_of_their_trials(
 
 def test_waiting_trial_hosts_its_validation_and_a_training_trial_does_not(tmp_path):
     """Elsewhere, a process would have to start, and nothing would use the trial's slot."""
-    ran = swept(tmp_path, 1.0, executor_class=Beside)
+    ran = swept(tmp_path, 1.0, room=1)
     begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
     started = ran.executor.started
     first = next(n for n, one in enumerate(started) if one.request.trial_id == begun[-1])
@@ -147,39 +149,21 @@ def test_waiting_trial_hosts_its_validation_and_a_training_trial_does_not(tmp_pa
     assert None in {ran.executor.hosts[one.id] for one in started[first:]}
 
 
-class Apart(Beside):
-    """One at a time runs elsewhere, in a process that has already run."""
-
-    def start(self, attempt: Attempt, *, host: Any = None) -> None:
-        self._starts = lambda _: 0.0
-        FakeExecutor.start(self, attempt, host=host)
-        self.hosts[attempt.id] = host and host.trial_id
-
-
-def apart(folder: Path, seconds: float, *, start_s: float = 0.0, **options: Any) -> Ran:
-    """As above, where only validations can use the resources for one."""
-    times = {"train": 1.0, "start": start_s}
-    return swept(
-        folder,
-        seconds,
-        on_pending="auto-beside",
-        executor_class=Apart,
-        training_s=lambda trial, method: times.get(method, 0.0),
-        **options,
-    )
+#: Validations have resources of their own, and a process that runs already.
+APART = {"on_pending": "auto-beside", "room": 1, "elsewhere_s": 0.0}
 
 
 def test_trial_trains_while_validated_elsewhere_if_other_trials_start_slowly(tmp_path):
     """None is stopped; to start another in its place would take longer than its score."""
     scores = {"validate": lambda attempt: {"accuracy": 0.5}, "settings": {"when": "decisions"}}
-    ran = apart(tmp_path, 2.0, start_s=9.0, **scores)
+    ran = swept(tmp_path, 2.0, start_s=9.0, **APART, **scores)
     where = [ran.executor.hosts[one.id] for one in ran.executor.started]
     assert where.count(None) > 6, "the first one may be short, for all that is known"
     assert ran.clock.monotonic() < 3 * (9.0 + LENGTH + 3 * 2.0) - 6.0, "as inline, less what waited"
 
 
 def test_validation_of_the_last_checkpoint_does_not_keep_the_slot_from_other_trials(tmp_path):
-    ran = apart(tmp_path, 2.0, base=FIFOScheduler(), settings={"when": LENGTH})
+    ran = swept(tmp_path, 2.0, base=FIFOScheduler(), settings={"when": LENGTH}, **APART)
     hosts = list(ran.executor.hosts.values())
     assert hosts.count(None) >= 3, hosts
     assert ran.clock.monotonic() <= 3 * LENGTH + 2.0 + 2.0 + 0.1
@@ -188,16 +172,16 @@ def test_validation_of_the_last_checkpoint_does_not_keep_the_slot_from_other_tri
 @pytest.mark.parametrize(("seconds", "trains_on"), [(0.01, False), (0.1, True)])
 def test_validations_with_their_own_resources_do_not_slow_training(tmp_path, seconds, trains_on):
     """Both are short compared with the start of a process, and one with an iteration, too."""
-    ran = apart(tmp_path, seconds, start_s=2.0, base=FIFOScheduler())
+    ran = swept(tmp_path, seconds, start_s=2.0, base=FIFOScheduler(), **APART)
     elsewhere = [host for host in ran.executor.hosts.values() if host is None]
     assert (len(elsewhere) > 6 * LENGTH / 2) == trains_on
     assert ran.clock.monotonic() <= 3 * (2.0 + LENGTH) * 1.02
 
 
-@pytest.mark.parametrize(("seconds", "kind"), [(0.01, InTrials), (0.01, Beside), (1.0, InTrials)])
-def test_trial_validates_each_checkpoint_itself_if_no_score_decides(tmp_path, seconds, kind):
+@pytest.mark.parametrize(("seconds", "room"), [(0.01, 0), (0.01, 1), (1.0, 0)])
+def test_trial_validates_each_checkpoint_itself_if_no_score_decides(tmp_path, seconds, room):
     """As inline; short ones also where others could run elsewhere, in a new process."""
-    ran = swept(tmp_path, seconds, base=FIFOScheduler(), executor_class=kind)
+    ran = swept(tmp_path, seconds, base=FIFOScheduler(), room=room)
     assert all(in_own_trials(ran))
     assert [set(s) for s in ran.validated().values()] == [set(range(1, LENGTH + 1))] * 6
     inline_s = 6 * LENGTH * (1.0 + seconds) / 2
@@ -205,11 +189,7 @@ def test_trial_validates_each_checkpoint_itself_if_no_score_decides(tmp_path, se
 
 
 def test_trial_does_not_wait_for_validations_elsewhere_if_no_score_decides(tmp_path):
-    class Elsewhere(InTrials):
-        def capacity(self, promised: Any) -> int:
-            return max(0, 1 - len(self._live))
-
-    ran = swept(tmp_path, 0.5, base=FIFOScheduler(), executor_class=Elsewhere)
+    ran = swept(tmp_path, 0.5, base=FIFOScheduler(), room=1)
     hosts = Counter(ran.executor.hosts[one.id] is None for one in ran.executor.started)
     assert hosts[True] > 5 and hosts[False] > 5, hosts
     assert ran.validation.timing()["trials_waited_s"] <= 0.5 * hosts[False] + 1e-6
