@@ -29,9 +29,7 @@ from tests.support.sweeps import (
     quality,
     sweep,
 )
-from tunekit.core.events import Processed, Reported
 from tunekit.driver import shell
-from tunekit.journal.journal import events_in
 
 
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
@@ -191,11 +189,8 @@ def test_trial_that_ends_at_a_repeated_iteration_completes_with_its_score(tmp_pa
     assert ran.heard.ends == [(0, quality(0, 5))]
 
 
-# Trials that fail to save, when their scheduler has just paused or stopped them -----------------
-
-
-class FailsToSave:
-    """A mixin for a trainable: each trial fails to save its third iteration, once."""
+class FailsToSave(Endless):
+    """Fails to save its third iteration, once."""
 
     def save_checkpoint(self, checkpoint_dir: str) -> Any:
         mark = Path(self.logdir, "save-failed")
@@ -205,75 +200,32 @@ class FailsToSave:
         return super().save_checkpoint(checkpoint_dir)
 
 
-def failed_saves(folder: Path) -> int:
-    return len([*Path(f"{folder}-session").rglob("save-failed")])
-
-
-def a_second_each(trial: Trial, method: str) -> float:
-    """Saves take as long as iterations, so that decisions arrive meanwhile."""
-    return 1.0 if method in ("train", "save") else 0.0
-
-
-class PausesAtTheSecond(FIFOScheduler):
-    """Pauses each of two trials at its second score, and resumes both when both have one."""
-
-    def __init__(self) -> None:
+class DecidesAtTheFirstScore(FIFOScheduler):
+    def __init__(self, decision: str):
         super().__init__()
-        self.paused: set[Trial] = set()
+        self.decision = decision
 
     def on_trial_result(self, controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        if result["training_iteration"] != 2:
-            return self.CONTINUE
-        self.paused.add(trial)
-        return self.PAUSE
-
-    def choose_trial_to_run(self, controller: Any) -> Trial | None:
-        able = (Trial.PENDING, Trial.PAUSED) if len(self.paused) == 2 else (Trial.PENDING,)
-        return next((trial for trial in controller.get_trials() if trial.status in able), None)
+        return self.decision if result["training_iteration"] == 1 else self.CONTINUE
 
 
-def test_paused_trial_whose_save_fails_does_not_restart_until_it_is_resumed(tmp_path):
+@pytest.mark.parametrize(("decision", "length"), [("STOP", 1), ("PAUSE", 7)])
+def test_failed_save_after_the_iteration_at_which_a_trial_stops_or_pauses_is_void(
+    tmp_path, decision, length
+):
     ran = sweep(
         tmp_path,
-        PausesAtTheSecond(),
-        trainable=type("Fails", (FailsToSave, Counting), {}),
-        trials=2,
-        slots=2,
-        max_failures=1,
-        training_s=a_second_each,
-        # The first trial's second score arrives while the trial saves its third checkpoint, and the
-        # other's when the first has long restarted.
-        validation_s=lambda attempt: 1.5 if attempt.request.trial_id.endswith("0") else 20.0,
-    )
-    check_contract(ran)
-    assert [t.status for t in ran.trials] == [Trial.TERMINATED] * 2
-    assert failed_saves(tmp_path) == 2
-    events = events_in(ran.home)
-    first, last = (
-        n for n, e in enumerate(events) if isinstance(e, Processed) and e.decision == "PAUSE"
-    )
-    reported = [e.trial_id for e in events[first:last] if isinstance(e, Reported)]
-    assert events[first].trial_id not in reported
-
-
-class StopsAtTheFirstScore(FIFOScheduler):
-    def on_trial_result(self, controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        return self.STOP
-
-
-def test_stopped_trial_ends_where_it_was_stopped_if_its_save_fails(tmp_path):
-    ran = sweep(
-        tmp_path,
-        StopsAtTheFirstScore(),
-        trainable=type("Fails", (FailsToSave, Endless), {}),
+        DecidesAtTheFirstScore(decision),
+        trainable=FailsToSave,
         trials=1,
         # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 4 s on.
         policy=SavesWhen(lambda trial, result: result["training_iteration"] % 2),
         validation_s=lambda attempt: 2.5,
-        training_s=a_second_each,
+        training_s=lambda trial, method: 1.0 if method in ("train", "save") else 0.0,
         max_failures=1,
+        stop={"training_iteration": 7},
     )
-    [trial] = ran.trials
-    assert failed_saves(tmp_path) == 1
-    assert [(i, decision) for _, i, _, decision in ran.heard.results] == [(1, "STOP")]
-    assert trial.status == "TERMINATED" and trial.last_result["training_iteration"] == 1
+    check_contract(ran)
+    assert [*Path(f"{tmp_path}-session").rglob("save-failed")], "it has failed"
+    assert ran.heard.results[0][1::2] == (1, decision)
+    assert ran.lengths() == {0: length} and ran.trials[0].num_failures == 0

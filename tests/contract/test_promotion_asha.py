@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, Searcher
+from ray.tune.search import ConcurrencyLimiter, Searcher
 
 import tunekit
 from tests.support.contract import check_contract
@@ -122,18 +122,10 @@ class Suggests(Searcher):
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None: ...
 
 
-LIMITED = {
-    "generator": lambda most: BasicVariantGenerator(random_state=0, max_concurrent=most),
-    "limiter": lambda most: ConcurrencyLimiter(Suggests("accuracy", "max"), max_concurrent=most),
-}
-
-
 @pytest.mark.parametrize("most", [1, 2, 4])
-@pytest.mark.parametrize("name", LIMITED)
-def test_sweep_with_few_concurrent_trials_runs_all_and_promotes_one_to_the_end(
-    tmp_path, name, most
-):
-    options = {"search_alg": LIMITED[name](most), "num_samples": 12, "param_space": {"index": 1}}
+def test_sweep_with_few_concurrent_trials_runs_all_and_promotes_one_to_the_end(tmp_path, most):
+    search = ConcurrencyLimiter(Suggests("accuracy", "max"), max_concurrent=most)
+    options = {"search_alg": search, "num_samples": 12, "param_space": {"index": 1}}
     ran, _ = stock(tmp_path, promotion(), **options)
     assert len(ran.trials) == 12
     assert max(lengths(ran).values()) == 9

@@ -16,7 +16,7 @@ import tunekit
 from tests.support.invariants import check_journal
 from tests.support.kills import killed_at_each
 from tests.support.readers import session, tunekit_
-from tests.support.schedulers import CASES, seed_all
+from tests.support.schedulers import CASES, MODES, every_case, seed_all
 from tests.support.seeds import SCHEDULES, seeds
 from tests.support.sweeps import Endless, Ran, index_of, sweep
 from tunekit.core.events import Reported, StopRequested
@@ -24,9 +24,6 @@ from tunekit.journal.journal import events_in
 from tunekit.journal.stop_requests import ask_to_stop, request_file
 
 pytestmark = pytest.mark.sampled(2)
-
-MODES = ["continue", "wait", "wait-paused", "wait-reused", "auto", "auto-beside"]
-SCHEDULERS = ["fifo", "asha", "pbt", "pbt-sync", "hyperband", "promotion"]
 
 
 @pytest.fixture(autouse=True)
@@ -59,27 +56,14 @@ class Asks(tune.Callback):
             put(self.home, trial.trial_id)
 
 
-def second_at(iteration: int) -> Callable[[dict[int, Trial]], list[Trial]]:
-    """The second trial, once Tune has processed an iteration."""
-
-    def which(trials: dict[int, Trial]) -> list[Trial]:
-        second = trials.get(1)
-        if second is None or (second.last_result or {}).get("training_iteration", 0) < iteration:
-            return []
-        return [second]
-
-    return which
+def second(trials: dict[int, Trial]) -> list[Trial]:
+    """The second trial, once Tune has processed its third iteration."""
+    trial = trials.get(1)
+    reached = trial and (trial.last_result or {}).get("training_iteration", 0)
+    return [trial] if trial and reached >= 3 else []
 
 
-def at_random(seed: int) -> Callable[[dict[int, Trial]], list[Trial]]:
-    draw = random.Random(seed)
-    return lambda trials: (
-        [draw.choice(list(trials.values()))] if trials and draw.random() < 0.05 else []
-    )
-
-
-def run(folder: Path, which: Any = None, **options: Any) -> Ran:
-    which = which or second_at(3)
+def run(folder: Path, which: Any = second, **options: Any) -> Ran:
     known: dict[str, Any] = {
         "trials": 3,
         "trainable": Endless,
@@ -93,40 +77,33 @@ def asked(home: Path) -> list[str]:
     return [event.trial_id for event in events_in(home) if isinstance(event, StopRequested)]
 
 
-def trains_no_more(events: list[Any]) -> None:
-    """Check that no trial has reported after it was stopped."""
-    for event in (one for one in events if isinstance(one, StopRequested)):
-        after = events[events.index(event) + 1 :]
-        assert not any(isinstance(e, Reported) and e.trial_id == event.trial_id for e in after)
-
-
-@pytest.mark.parametrize("on_pending", MODES)
-@pytest.mark.parametrize("name", SCHEDULERS)
+@every_case
 def test_trials_stopped_at_random_times_report_no_more_and_their_sweep_ends(
     tmp_path, name, on_pending
 ):
-    case = CASES[name]
-    if on_pending not in case.modes:
-        pytest.skip("not with this scheduler")
     for seed in seeds(2, name, on_pending):
         seed_all(seed)
-        folder = tmp_path / str(seed)
-        ran = sweep(
+        folder, draw = tmp_path / str(seed), random.Random(seed)
+        case = CASES[name]
+        ran = run(
             folder,
-            case.make(folder / "policies"),
+            lambda trials, draw=draw: [one for one in trials.values() if draw.random() < 0.01],
+            scheduler=case.make(folder / "policies"),
             on_pending=on_pending,
-            trainable=Endless,
             seed=seed,
             slots=3,
             validation_s=lambda attempt: 1.7,
-            more_callbacks=(Asks(folder / "sweep", at_random(seed)),),
             **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
         )
         events = events_in(ran.home)
         check_journal(events)
-        trains_no_more(events)
         assert all(trial.status == "TERMINATED" for trial in ran.trials)
-        assert len(set(asked(ran.home))) == len(asked(ran.home))
+        stopped: list[str] = []
+        for event in events:
+            if isinstance(event, StopRequested):
+                stopped.append(event.trial_id)
+            assert not (isinstance(event, Reported) and event.trial_id in stopped)
+        assert len(set(stopped)) == len(stopped)
 
 
 @pytest.mark.parametrize("on_pending", MODES)
@@ -163,25 +140,20 @@ def test_other_files_in_the_stop_folder_stop_no_trial_and_links_are_not_followed
     assert [one.name for one in (home / "stop").iterdir()] == ["of-somebody-else.txt"]
 
 
-def once(home: Path, which: Callable[[dict[int, Trial]], list[Trial]]) -> Any:
-    """The same trials, but only once, whatever becomes of the driver."""
-    mark = home.parent / "asked"
-
-    def asked_for(trials: dict[int, Trial]) -> list[Trial]:
-        found = [] if mark.exists() else which(trials)
-        mark.touch() if found else None
-        return found
-
-    return asked_for
-
-
 @pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
 def test_trial_is_stopped_by_hand_once_if_the_driver_is_killed_at_any_write(tmp_path, on_pending):
     def made(folder: Path, **options: Any) -> Ran:
+        mark = folder / "asked"
+
+        def once(trials: dict[int, Trial]) -> list[Trial]:
+            """The request is made once, whatever becomes of the driver."""
+            found = [] if mark.exists() else second(trials)
+            mark.touch() if found else None
+            return found
+
         base = ASHAScheduler(max_t=5, grace_period=4, reduction_factor=2)
         more = {"max_concurrent": 1, "slots": 1, "listening": False, "run": False, **options}
-        which = once(folder / "sweep", second_at(3))
-        return run(folder, which, scheduler=base, on_pending=on_pending, **more)
+        return run(folder, once, scheduler=base, on_pending=on_pending, **more)
 
     *killed, (undisturbed, expected) = killed_at_each(tmp_path, made, 9 if SCHEDULES == 1 else 1)
     assert asked(undisturbed.home) == [undisturbed.trials[1].trial_id]

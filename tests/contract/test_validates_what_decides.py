@@ -11,7 +11,7 @@ from tests.support.contract import check_contract, run
 from tests.support.fakes import FakeExecutor
 from tests.support.invariants import broken
 from tests.support.journals import read, scores_of
-from tests.support.schedulers import asha, every_case, pbt, promotion, seed_all, space
+from tests.support.schedulers import asha, every_case, pbt, seed_all, space
 from tests.support.sweeps import LENGTH, Endless, SavesWhen, index_of, quality, sweep
 from tunekit import EveryIterations
 from tunekit.core.events import Processed
@@ -22,26 +22,6 @@ from tunekit.schedulers import PromotionASHA
 pytestmark = pytest.mark.sampled(2)
 
 ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.policies.AtDecisions()}
-
-
-@pytest.mark.sampled(1)
-@pytest.mark.parametrize("make", [asha, promotion])
-def test_scheduler_decides_the_same_with_checkpoints_at_its_rungs_only(tmp_path, make):
-    options = {"on_pending": "wait", "trainable": Endless, "trials": 9}
-    each = sweep(tmp_path / "each", make(max_t=27), **options)
-    few = sweep(tmp_path / "few", make(max_t=27), **options, **ONLY)
-    check_contract(few)
-    few_decisions, each_decision = (
-        sorted(one for one in ran.heard.results if one[3] != "CONTINUE") for ran in (few, each)
-    )
-    assert few_decisions == each_decision
-    assert few.lengths() == each.lengths()
-    for trial in few.trials:
-        length = trial.last_result["training_iteration"]
-        rungs = [rung for rung in (1, 3, 9, 27) if rung <= length]
-        assert sorted(few.validated()[index_of(trial)]) == rungs
-        assert trial.storage.current_checkpoint_index + 1 == len(rungs), "it saved there only"
-    assert 27 in few.lengths().values()
 
 
 @pytest.mark.sampled(1)
@@ -62,6 +42,9 @@ def test_only_decision_points_and_the_last_checkpoint_of_each_trial_are_validate
     ran = sweep(tmp_path, base, trainable=Endless, **late, **ONLY, **space())
     check_contract(ran)
     assert {iteration for own in ran.validated().values() for iteration in own} == decides
+    for trial in ran.trials:
+        saved = trial.storage.current_checkpoint_index + 1
+        assert saved == len(ran.scores()[index_of(trial)]), "it saved there only"
 
 
 def test_trial_that_ends_by_itself_has_only_its_last_checkpoint_validated(tmp_path):
