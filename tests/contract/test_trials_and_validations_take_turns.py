@@ -1,84 +1,199 @@
-"""Trials and validations that share resources never wait for each other forever or needlessly."""
+"""Any sweep on any machine ends or is refused at its start, and nothing in it waits needlessly."""
 
 from __future__ import annotations
 
-import pytest
-from ray import tune
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from contextlib import nullcontext
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
+import pytest
+import ray
+from ray import train, tune
+from ray.train.torch import TorchTrainer
+from ray.tune.schedulers import ASHAScheduler
+
+import tunekit
 from tests.support.fakes import FakeExecutor
-from tests.support.schedulers import MODES, asha, pbt, promotion
-from tests.support.sweeps import LENGTH, Counting, sweep
+from tests.support.schedulers import CASES, MODES, pbt, promotion
+from tests.support.sweeps import LENGTH, Asking, Counting, sweep
+from tunekit._ray import cluster
+from tunekit._ray.capabilities import Capabilities
 from tunekit._ray.queues import Queues
-from tunekit.core.shares import Shares
+from tunekit._ray.tuner import settings_of, trial_bundles
+from tunekit.core.shares import Shares, fits, total
+from tunekit.driver.resources import share_cluster
+from tunekit.errors import ConfigError
 
 pytestmark = pytest.mark.sampled(2)
 
-# One GPU, or one CPU, that all need --------------------------------------------------------------
-
 # Seconds of the sweep's clock after which it is taken for one that never ends.
-NEVER = 1000.0
+NEVER = 2000.0
+
+SCHEDULERS = {
+    **{name: partial(CASES[name].make, None) for name in ("fifo", "asha", "hyperband")},
+    "pbt": partial(pbt, time_attr="time_total_s", perturbation_interval=3, quantile_fraction=0.25),
+}
 
 
-class Shared(FakeExecutor):
-    """Its attempts run when no trial holds the GPU; trials start when no attempt does.
+class OnMachine(FakeExecutor):
+    """Validations that wait until resources are free next to the trials."""
 
-    A trial that waits gets it first. One that ends holds it until Tune has worked on.
-    """
+    def on(self, machine, trial, real, local):
+        self.machine, self.trial, self.real = machine, trial, real
+        self.in_trials = real.in_trials
+        self.line, self.hosted = [], set()
+        self.actors = actors = local.controller._actor_manager
+        actors._slots = lambda: actors.num_live_actors + fits(self.free, (), self.trial)
 
-    def take_turns_with(self, local):
-        self.actors = local.controller._actor_manager
-        self.actors._slots = lambda: 1
-        self.line = []
+    @property
+    def need(self):
+        return self.real.need
+
+    @property
+    def free(self):
+        elsewhere = len(self._live.keys() - self.hosted) - len(self.line)
+        taken = [self.trial] * self.actors.num_live_actors + [self.real.need] * elsewhere
+        return {name: most - total(*taken).get(name, 0) for name, most in self.machine.items()}
+
+    def fits_in(self, place):
+        return self.real.fits_in(place)
 
     def capacity(self, promised):
-        return 0
-
-    def start(self, attempt, *, host=None):
-        self.started.append(attempt)
-        self._live[attempt.id] = attempt
-        self.line.append(attempt)
+        return fits(self.free, promised, self.real.need) - len(self.line)
 
     def unplaced(self):
-        return sum(attempt.id in self._live for attempt in self.line)
+        return len(self.line)
+
+    def start(self, attempt, *, host=None):
+        if host is not None:
+            self.hosted.add(attempt.id)
+            super().start(attempt)
+        else:
+            self._live[attempt.id] = attempt
+            self.line.append(attempt)
 
     def poll(self):
         assert self._clock.monotonic() < NEVER, "the sweep does not end"
         yield from super().poll()
-        self.line = [attempt for attempt in self.line if attempt.id in self._live]
-        held = self.actors.num_live_actors or self.actors._events
-        if self.line and not held and len(self._live) == len(self.line):
-            attempt = self.line.pop(0)
-            self.started.pop()
-            super().start(attempt)
-            yield from super().poll()
-        room = int(len(self._live) == len(self.line))
-        self.actors._slots = lambda: room
+        self.line = [one for one in self.line if one.id in self._live]
+        while self.line and fits(self.free, (), self.real.need):
+            super().start(self.line.pop(0))
+
+    def close(self):
+        self.in_trials = False
 
 
-BASES = {
-    "fifo": FIFOScheduler,
-    "asha": asha,
-    "pbt": lambda: pbt(time_attr="time_total_s", perturbation_interval=3, quantile_fraction=0.25),
-}
+def sweep_on(folder, base, machine, trial, real, shares, **options):
+    """A sweep of four trials that has not run yet.
 
-
-def on_workstation(folder, base, *, told=True, reuse=False, **options):
-    """A sweep of four trials; ``told``: it is known that nothing fits alongside a trial."""
+    Args:
+        machine, trial: The resources that there are, and that a trial takes.
+        real: The real executor of its validations, which says what these need.
+        shares: How they share the machine, if that is known.
+    """
     if base == "pbt":
         options["param_space"] = {"lr": 0.1}
-    ran = sweep(folder, BASES[base](), trials=4, executor_class=Shared, run=False, **options)
-    ran.executor.take_turns_with(ran.sweep)
-    if told:
-        ran.validation.shares = Shares(at_once=1, exclusive=True)
-    ran.executor.in_trials = False
+    options |= {"trials": 4, "executor_class": OnMachine, "run": False}
+    ran = sweep(folder, SCHEDULERS[base](), **options)
+    ran.validation.shares = shares or ran.validation.shares
+    ran.executor.on(machine, trial, real, ran.sweep)
+    return ran
+
+
+# Any machine -------------------------------------------------------------------------------------
+
+
+def scaling(workers: int, gpus: int) -> train.ScalingConfig:
+    each = {"CPU": 1.0, **({"GPU": gpus / workers} if gpus else {})}
+    return train.ScalingConfig(num_workers=workers, use_gpu=bool(gpus), resources_per_worker=each)
+
+
+def demands(kind: str, size: str, cpus: int, gpus: int) -> tuple[Any, dict[str, Any]]:
+    """Return a trainable, and the settings of validations that need less, as much or more."""
+    smaller = {"fn": lambda checkpoint: {}, "ray_remote_kwargs": {"num_cpus": 0.5}}
+    if kind == "trainer":
+        workers = min(cpus, 2)
+        trainable = TorchTrainer(lambda config: None, scaling_config=scaling(workers, gpus))
+        group = scaling(workers + (size == "larger"), gpus)
+        by_workers = tunekit.distributed.TrainerValidation(lambda config: {}, group)
+        same = {"fn": by_workers, "ray_remote_kwargs": {"num_cpus": 0}}
+    else:
+        trainable = tune.with_resources(
+            Counting if kind == "class" else lambda config: None, {"CPU": 1, "GPU": gpus}
+        )
+        needs = {"num_cpus": 1 + (size == "larger"), "num_gpus": gpus}
+        same = {**smaller, "ray_remote_kwargs": needs}
+    return trainable, smaller if size == "smaller" else same
+
+
+def test_sweep_ends_if_loop_waits_for_score_that_no_decision_needs(tmp_path, monkeypatch):
+    """No decision needs the score, and only the trial itself can compute it."""
+    case = (1, 0, "equal", "class", "asha", "auto", Asking)
+    test_sweep_on_any_machine_ends_or_is_refused_at_its_start(tmp_path, monkeypatch, *case)
+
+
+@pytest.mark.sampled(36)
+@pytest.mark.parametrize("loop", [Counting, Asking])
+@pytest.mark.parametrize("where", ["auto", "elsewhere"])
+@pytest.mark.parametrize("base", SCHEDULERS)
+@pytest.mark.parametrize("kind", ["function", "class", "trainer"])
+@pytest.mark.parametrize("size", ["smaller", "equal", "larger"])
+@pytest.mark.parametrize("gpus", [0, 1])
+@pytest.mark.parametrize("cpus", [1, 2, 4])
+def test_sweep_on_any_machine_ends_or_is_refused_at_its_start(
+    tmp_path, monkeypatch, cpus, gpus, size, kind, base, where, loop
+):
+    machine = {"CPU": float(cpus), "GPU": float(gpus)}
+    if kind == "function" and base in ("fifo", "asha"):  # it never asks for its checkpoint
+        monkeypatch.setattr(Capabilities, "can_resume", lambda self, trial: False)
+    trainable, needs = demands(kind, size, cpus, gpus)
+    tuner = tunekit.Tuner(
+        trainable,
+        tune_config=tune.TuneConfig(metric="accuracy", mode="max"),
+        run_config=tune.RunConfig(name="refused", storage_path=str(tmp_path)),
+        validation_config=tunekit.ValidationConfig(where=where, **needs),
+    )
+    settings, real = settings_of(tuner), tuner.validation.executor
+    bundles = trial_bundles(settings.trainable, {})
+    needed = (total(*bundles), real.need)
+    fit = all(fits(machine, (), need) for need in needed)
+    with monkeypatch.context() as on_machine:
+        on_machine.setattr(ray, "is_initialized", lambda: True)
+        on_machine.setattr(ray, "cluster_resources", lambda: machine)
+        on_machine.setattr(cluster, "cannot_grow", lambda: True)
+        with nullcontext() if fit else pytest.raises(ConfigError) as refused:
+            share_cluster(settings, tuner.validation)
+    if not fit:
+        lacking = {name for need in needed for name in need if need[name] > machine.get(name, 0)}
+        assert lacking and all(name in str(refused.value) for name in lacking)
+        return
+    asks = tune.with_resources(loop, tune.PlacementGroupFactory(bundles))
+    demand = (machine, total(*bundles), real, tuner.validation.shares)
+    ran = sweep_on(tmp_path, base, *demand, on_pending="auto", trainable=asks)
+    ran.sweep.run(most=50_000)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    counts = ran.validation.summary()
+    assert sum(counts.values()) == counts["validated"] + counts["skipped"] > 0
+
+
+# One CPU that all need ---------------------------------------------------------------------------
+
+
+def on_workstation(folder, base, *, told, reuse=False, **options):
+    """``told``: it is known that nothing fits alongside a trial."""
+    cpu = {"CPU": 1.0}
+    validator = SimpleNamespace(in_trials=False, need=cpu, fits_in=lambda place: False)
+    shares = Shares(at_once=1, exclusive=True) if told else None
+    ran = sweep_on(folder, base, cpu, cpu, validator, shares, **options)
     ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "wait-reused"
     return ran
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("on_pending", MODES)
-@pytest.mark.parametrize("base", BASES)
+@pytest.mark.parametrize("base", ["fifo", "asha", "pbt"])
 def test_sweep_on_one_shared_slot_ends_with_each_checkpoint_validated_or_skipped(
     tmp_path, base, on_pending, told
 ):
@@ -181,7 +296,7 @@ def test_trial_that_takes_over_a_kept_process_has_a_folder(tmp_path):
     assert {one.status for one in ran.trials} == {"TERMINATED"}
 
 
-def test_waiting_trial_releases_its_slot_if_validations_cannot_start_without_it(tmp_path, released):
+def test_waiting_trial_releases_its_slot_if_validations_cannot_start_without_it(tmp_path):
     """All actors wait for scores, which need the actors' resources."""
     settings = {"max_in_flight": 1}
     ran = sweep(tmp_path, on_pending="wait", trials=2, slots=2, settings=settings, run=False)
@@ -198,5 +313,5 @@ def test_waiting_trial_releases_its_slot_if_validations_cannot_start_without_it(
     ran.executor.poll = poll_with_resources
     ran.sweep.run(most=100_000)
     assert all(t.status == "TERMINATED" for t in ran.trials)
-    assert set(ran.lengths().values()) == {9} and released
+    assert set(ran.lengths().values()) == {9}
     assert ran.validation.summary()["validated"] == 2 * 9
