@@ -16,7 +16,7 @@ from tests.support.contract import check_contract, lags
 from tests.support.journals import read
 from tests.support.schedulers import PB2_SEARCH, pb2, pb2_module, pbt, seed_all, space
 from tests.support.seeds import seeds
-from tests.support.sweeps import Ran, sweep
+from tests.support.sweeps import Endless, Ran, sweep
 from tests.support.versioned import Versioned, Versions, score_of, version_at
 from tunekit.policies import AtDecisions
 
@@ -102,10 +102,12 @@ def test_late_score_of_a_former_generation_does_not_reach_the_scheduler(tmp_path
 def test_pb2_clones_with_hyperparameters_of_its_own_search(tmp_path, monkeypatch):
     """The other tests leave out its search, which is slow."""
     monkeypatch.setattr(pb2_module, "_select_config", PB2_SEARCH)
+    seed_all(1)
     short = {"trials": 4, "stop": {"training_iteration": 5}, "on_pending": "wait"}
-    ran, versions = run(tmp_path, seed=1, base=pb2(tmp_path), **short)
-    assert check_exact(ran, versions) > 0
-    assert all(0 <= exploit.config["lr"] <= 1 for exploit in ran.validation.ledger.state.ancestry)
+    ran = sweep(tmp_path, pb2(tmp_path), trainable=Endless, **short, **space())
+    exploits = list(ran.validation.ledger.state.ancestry)
+    assert exploits and all(0 <= exploit.config["lr"] <= 1 for exploit in exploits)
+    assert set(ran.lengths().values()) == {5}
 
 
 # A scheduler of a user's own --------------------------------------------------------------------
