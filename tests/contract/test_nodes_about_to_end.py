@@ -82,13 +82,3 @@ def test_trial_that_saves_by_itself_leaves_an_ending_node_after_its_next_save(
         )
     starts = starts_in(events_in(ran.home))
     assert [event.report["training_iteration"] for event in starts] == [1, 8]
-
-
-def test_trial_that_cannot_be_resumed_stays_on_an_ending_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Capabilities, "can_resume", lambda self, trial: False)
-    with notice(monkeypatch) as told:
-        ran = sweep(tmp_path, trials=1)
-    assert told and len(starts_in(events_in(ran.home))) == 1
-    assert set(ran.lengths().values()) == {LENGTH}

@@ -24,22 +24,13 @@ from tunekit.journal.journal import events_in
 pytestmark = pytest.mark.sampled(2)
 
 
-class Scored(tune.Trainable):
+class Scored(Endless):
     """Reports its score itself, as a sweep without validations needs it."""
 
-    def setup(self, config: dict[str, Any]) -> None:
-        self.steps, self.index = 0, config.get("index", 0)
-        self.ends_at = config.get("ends_at")
-
     def step(self) -> dict[str, Any]:
-        self.steps += 1
-        return {"accuracy": quality(self.index, self.steps), "done": self.steps == self.ends_at}
-
-    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        return {"steps": self.steps}
-
-    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.steps = checkpoint["steps"]
+        super().step()
+        score = quality(self.config.get("index", 0), self.steps)
+        return {"accuracy": score, "done": self.steps == self.config.get("ends_at")}
 
 
 @dataclass

@@ -131,21 +131,11 @@ class Leaps(Endless):
 
     leaps: list[float] = [1.0]
 
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self.t = 0.0
-
     def step(self) -> dict[str, Any]:
         report = super().step()
         number = self.trial_name.rsplit("_", 1)[1]
-        self.t += random.Random(f"{number}/{self.steps}").choice(self.leaps)
-        return {**report, "t": self.t}
-
-    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        return {"steps": self.steps, "t": self.t}
-
-    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.steps, self.t = checkpoint["steps"], checkpoint["t"]
+        draws = (random.Random(f"{number}/{step + 1}") for step in range(self.steps))
+        return {**report, "t": sum(draw.choice(self.leaps) for draw in draws)}
 
 
 def halving(draw: random.Random) -> dict[str, Any]:
