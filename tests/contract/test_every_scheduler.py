@@ -93,6 +93,7 @@ class FailsAtFour(Counting):
         return False
 
 
+@pytest.mark.sampled(2)
 @every_case
 def test_scheduler_gets_the_error_of_a_failed_trial_after_its_earlier_reports(
     tmp_path, name, on_pending

@@ -28,6 +28,7 @@ def run(folder: Path, *, base: Any = None, inquiry: Inquiry, **options: Any) -> 
     return ran
 
 
+@pytest.mark.sampled(2)
 @every_case
 def test_loop_that_waits_gets_all_its_scores_and_its_sweep_ends(tmp_path, name, on_pending):
     seed_all(1)
