@@ -251,22 +251,16 @@ def test_idle_process_kept_for_reuse_makes_room_for_trials_of_another_size(tmp_p
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
 
 
-@pytest.fixture
-def released(monkeypatch):
-    """The IDs of the trials that have released their slots before their end, in order."""
-    trial_ids, release = [], Queues.release_slot
+def test_one_waiting_trial_releases_its_slot_if_one_trial_needs_a_slot(tmp_path, monkeypatch):
+    """Validations have dedicated resources; two trials reach their next rung together."""
+    released, release = [], Queues.release_slot
 
     def watched(queues, trial):
-        if not queues._tune.sweep.queues[trial.trial_id].over:
-            trial_ids.append(trial.trial_id)
+        if not queues._tune.sweep.queues[trial.trial_id].over:  # it has not ended
+            released.append(trial.trial_id)
         release(queues, trial)
 
     monkeypatch.setattr(Queues, "release_slot", watched)
-    return trial_ids
-
-
-def test_one_waiting_trial_releases_its_slot_if_one_trial_needs_a_slot(tmp_path, released):
-    """Validations have dedicated resources; two trials reach their next rung together."""
     ran = sweep(
         tmp_path,
         ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2),
