@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
-import math
 import os
 import random
 import shutil
@@ -15,7 +13,7 @@ from typing import Any
 
 import pytest
 from ray import train, tune
-from ray.tune import ResumeConfig, TuneError
+from ray.tune import ResumeConfig
 from ray.tune.experiment import Trial
 from ray.tune.experiment import trial as trial_module
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
@@ -25,11 +23,11 @@ import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.invariants import check_journal
 from tests.support.journals import read
-from tests.support.kills import Killed, bury, killed_after, run_killed
+from tests.support.kills import Killed, bury, killed_after
 from tests.support.restores import prepare_restore, restoring
 from tests.support.schedulers import CASES
 from tests.support.seeds import SCHEDULES
-from tests.support.sweeps import LENGTH, Counting, Endless, Ran, rows_of, sweep
+from tests.support.sweeps import LENGTH, Counting, Endless, Ran, sweep
 from tunekit.core.events import CheckpointSaved, TrialAdded
 from tunekit.driver import restore, run
 from tunekit.errors import ConfigError
@@ -126,20 +124,6 @@ def test_pending_validation_of_a_deleted_checkpoint_fails_after_a_restore(tmp_pa
     assert complete(ran)
 
 
-def test_progress_table_of_a_restored_sweep_has_the_values_of_its_results_in_each_column(tmp_path):
-    options = {"loggers": True, "settings": {"when": 2}}
-    kill(tmp_path, 65, **options)
-    for trial in restored(tmp_path, **options).trials:
-        results = rows_of(trial)
-        with Path(trial.local_path, "progress.csv").open() as file:
-            rows = list(csv.DictReader(file))
-        assert [int(row["training_iteration"]) for row in rows] == [1, 2, 3, 4, 5, 6]
-        for row, result in zip(rows, results, strict=True):
-            for name in ("training_iteration", "loss", "accuracy", "trial_id"):
-                shown = row[name] and type(result.get(name, 0.0))(row[name])
-                assert shown == result[name] if name in result else math.isnan(shown or math.nan)
-
-
 def test_trial_without_any_checkpoint_left_starts_over_after_a_restore(tmp_path):
     kill(tmp_path, 120, saved_every_s=0.0)  # so Tune's state has its checkpoints, too
     for checkpoint in (tmp_path / "sweep").glob("*/checkpoint_*"):
@@ -184,10 +168,6 @@ def test_failed_trial_stays_failed_or_completes_as_the_resume_option_says(tmp_pa
 
 def test_sweep_whose_journal_lost_its_end_restores_and_completes(tmp_path):
     """As after an object store has lost the end of the journal, and Tune's files came through."""
-
-    def made(folder: Path, **options: Any) -> Ran:
-        return fifo(folder, saved_every_s=0.0, **options)
-
     kill(tmp_path, 90, saved_every_s=0.0)
     home = tmp_path / "sweep"
     prepare_restore(home)
@@ -201,42 +181,6 @@ def test_sweep_whose_journal_lost_its_end_restores_and_completes(tmp_path):
     assert complete(ran)
     numbers = [event["n"] for event in read(home)]
     assert numbers == sorted(set(numbers))
-    ran, _ = run_killed(tmp_path / "again", made, iter([80, 60]))
-    assert complete(ran)
-
-
-class Raises(tune.Callback):
-    """A driver's own callback that fails at a report, or is interrupted by Ctrl-C there."""
-
-    def __init__(self, error: BaseException, at: int):
-        self.error, self.at = error, at
-
-    def on_trial_result(self, **info: Any) -> None:
-        self.at -= 1
-        if not self.at:
-            raise self.error
-
-    def get_state(self) -> None:
-        """Nothing of it is carried over to the next session."""
-
-
-@pytest.mark.parametrize(
-    "error", [RuntimeError("the user's"), KeyboardInterrupt()], ids=["raises", "ctrl-c"]
-)
-@pytest.mark.parametrize("first", [True, False], ids=["before-tunekit", "after-tunekit"])
-@pytest.mark.parametrize("at", [1, 6, 11])
-def test_sweep_whose_driver_raised_or_was_interrupted_restores_and_completes(
-    tmp_path, error, first, at
-):
-    ran = fifo(tmp_path, more_callbacks=(Raises(error, at),) if first else ())
-    if not first:
-        ran.sweep.controller._callbacks._callbacks.append(Raises(error, at))
-    # As in stock Tune, also where the result waited for its score.
-    with pytest.raises(TuneError if isinstance(error, RuntimeError) else KeyboardInterrupt):
-        run_until_dead(ran)
-    ran = restored(tmp_path)
-    assert complete(ran)
-    check_journal(events_in(tmp_path / "sweep"))
 
 
 def test_restore_refused_at_its_start_loses_nothing(tmp_path, monkeypatch):
@@ -292,16 +236,11 @@ def test_best_checkpoint_is_kept_across_restores(tmp_path, at):
     with suppress(Killed), killed_after(at):
         run_until_dead(fifo(tmp_path, **options))
     [trial] = restored(tmp_path, **options).trials
-    kept = {
-        saved.metrics["training_iteration"]: saved.metrics.get("accuracy")
-        for saved in trial.run_metadata.checkpoint_manager.best_checkpoint_results
-    }
+    saved = trial.run_metadata.checkpoint_manager.best_checkpoint_results
+    kept = {one.metrics["training_iteration"]: one.metrics.get("accuracy") for one in saved}
     assert kept[2] == 0.9 and len(kept) == 2
     there = {path.name for path in Path(trial.storage.trial_fs_path).glob("checkpoint_*")}
-    names = {
-        Path(saved.checkpoint.path).name
-        for saved in trial.run_metadata.checkpoint_manager.best_checkpoint_results
-    }
+    names = {Path(one.checkpoint.path).name for one in saved}
     # What was saved and not recorded when the driver died may lie there, too.
     assert names <= there and len(there - names) <= 1
 
@@ -411,48 +350,24 @@ def known_in(folder: Path) -> set[Path]:
     return {home / e["checkpoint"] for e in read(home) if isinstance(e.get("checkpoint"), str)}
 
 
-def test_restore_removes_unrecorded_uploads_and_reuses_no_name(tmp_path):
+def test_restore_removes_unrecorded_uploads_and_nothing_else_and_reuses_no_name(tmp_path):
     trials = killed_two(tmp_path)
     before = known_in(tmp_path)
     assert before and all(path.is_dir() for path in before)
     cut_off = [left(trial / name) for trial in trials for name in ("checkpoint_000040", WORKERS)]
+    others = ("checkpoint-500", "checkpoint_best", "artifacts", "checkpoint_000030")
+    not_uploads = [left(trials[0] / name) for name in others]
+    for path in (not_uploads[-1] / "half", not_uploads[-1]):
+        os.utime(path, (1.0, 1.0))  # older than the sweep
+    not_uploads.append(left(tmp_path / "sweep" / "checkpoint_000001"))
     ran = restored(tmp_path, trials=2)
     assert not any(path.exists() for path in cut_off)
-    assert all(path.is_dir() for path in known_in(tmp_path)), "what is known stays"
+    assert all(path.is_dir() for path in (*not_uploads, *known_in(tmp_path)))
     assert len(known_in(tmp_path)) == 2 * 6 and before <= known_in(tmp_path)
     names = {path.name for path in known_in(tmp_path) - before}
     assert names and min(names) == "checkpoint_000041", "a process may still be writing there"
     assert complete(ran)
     check_journal(events_in(tmp_path / "sweep"))
-
-
-def test_restore_keeps_folders_that_are_not_uploads_of_its_sweep(tmp_path):
-    one, _ = killed_two(tmp_path)
-    others = [left(one / name) for name in ("checkpoint-500", "checkpoint_best", "artifacts")]
-    older = left(one / "checkpoint_000030")
-    for path in (older / "half", older):
-        os.utime(path, (1.0, 1.0))
-    elsewhere = left(tmp_path / "sweep" / "checkpoint_000001")
-    restored(tmp_path, trials=2)
-    assert all(path.is_dir() for path in (*others, older, elsewhere))
-
-
-def test_restore_killed_while_removing_uploads_can_be_repeated(tmp_path, monkeypatch):
-    trials = killed_two(tmp_path)
-    cut_off = [left(trial / "checkpoint_000040") for trial in trials]
-
-    def dies(filesystem: Any, path: str) -> None:
-        (Path(path) / "half").unlink()  # it was half way
-        raise Killed
-
-    monkeypatch.setattr("tunekit._ray.checkpoints.delete_checkpoint", dies)
-    with pytest.raises(Killed):
-        restored(tmp_path, trials=2)
-    bury(tmp_path / "sweep")
-    monkeypatch.undo()
-    ran = restored(tmp_path, trials=2)
-    assert not any(path.exists() for path in cut_off)
-    assert complete(ran)
 
 
 def test_decision_during_a_save_lets_the_save_finish(tmp_path):
