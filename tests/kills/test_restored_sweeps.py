@@ -15,8 +15,7 @@ import pytest
 from ray import train, tune
 from ray.tune import ResumeConfig
 from ray.tune.experiment import Trial
-from ray.tune.experiment import trial as trial_module
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import ASHAScheduler
 from ray.tune.search import BasicVariantGenerator
 
 import tunekit
@@ -28,7 +27,7 @@ from tests.support.restores import prepare_restore, restoring
 from tests.support.schedulers import CASES
 from tests.support.seeds import SCHEDULES
 from tests.support.sweeps import LENGTH, Counting, Endless, Ran, sweep
-from tunekit.core.events import CheckpointSaved, TrialAdded
+from tunekit.core.events import CheckpointSaved
 from tunekit.driver import restore, run
 from tunekit.errors import ConfigError
 from tunekit.journal.journal import events_in
@@ -282,30 +281,6 @@ def test_failed_trials_resumed_by_a_restore_terminate_under_each_scheduler(
             ran = made(folder, **restoring(home, errored=RESUME))
             ran.sweep.run(most=50_000)
         assert all(trial.status == "TERMINATED" for trial in ran.trials), at
-
-
-@pytest.mark.parametrize("at", [None, 12, 20])
-def test_journal_records_the_folder_that_each_trial_uses(tmp_path, monkeypatch, at):
-    class OneByOne(FIFOScheduler):
-        def choose_trial_to_run(self, tune_controller):
-            tune_controller.update_max_pending_trials(1)
-            return super().choose_trial_to_run(tune_controller)
-
-    def made(**options: Any) -> Ran:
-        return sweep(tmp_path, OneByOne(), trials=4, slots=1, run=False, **options)
-
-    count = itertools.count()
-    monkeypatch.setattr(trial_module, "date_str", lambda: str(next(count)))
-    options: dict[str, Any] = {}
-    if at is not None:
-        with pytest.raises(Killed), killed_after(at):
-            run_until_dead(made())
-        options = restoring(tmp_path / "sweep")
-    ran = made(**options)
-    ran.sweep.run(most=50_000)
-    added = [event for event in events_in(ran.home) if isinstance(event, TrialAdded)]
-    folders = {trial.trial_id: trial.storage.trial_dir_name for trial in ran.trials}
-    assert {event.trial_id: event.folder for event in added} == folders
 
 
 @pytest.mark.parametrize("at", [12, 30, 45, 50])
