@@ -8,7 +8,6 @@ import os
 import random
 import re
 import shutil
-import struct
 import sys
 import zipfile
 from collections import Counter
@@ -242,12 +241,12 @@ def test_only_checkpoints_registered_by_ray_train_are_validated_with_their_metri
 # Deleted, replaced, renamed ----------------------------------------------------------------------
 
 
-def falls_behind(world: World, **how: Any) -> dict[str, set[int]]:
+def falls_behind(world: World, folder: Any, **how: Any) -> dict[str, set[int]]:
     """Save every 3 seconds, keep two, and evaluate for 10 seconds; return the outcomes."""
     world.takes_s, world.slots = 10.0, 1
     for step in range(1, 9):
         world.at(3.0 * step, world.save, step, limit=2, last=8)
-    tunekit.follow(world.root, accuracy, **how)
+    tunekit.follow(folder, accuracy, **how)
     found: dict[str, set[int]] = {"validated": set(), "skipped": set()}
     for _, step, _, status in rows(world):
         found[status].add(step)
@@ -255,20 +254,25 @@ def falls_behind(world: World, **how: Any) -> dict[str, set[int]]:
 
 
 def test_checkpoint_deleted_while_queued_is_skipped_with_a_reason(world):
-    found = falls_behind(world)
+    found = falls_behind(world, world.root)
     assert found["validated"] | found["skipped"] == set(range(1, 9)) and found["skipped"]
     assert {8, 7} <= found["validated"]
     table = tunekit.load(world.root).validations
     assert all(table.reason[table.status != "validated"])
 
 
-def test_checkpoint_deleted_while_queued_is_validated_with_keep(world):
-    assert falls_behind(world, keep=True) == {"validated": set(range(1, 9)), "skipped": set()}
+@pytest.mark.parametrize("below", [False, True], ids=["local", "subtree"])
+def test_checkpoint_deleted_while_queued_is_validated_with_keep(world, below):
+    where: dict[str, Any] = {"folder": world.root}
+    if below:
+        local = pyarrow.fs.LocalFileSystem()
+        inner = pyarrow.fs.SubTreeFileSystem(str(world.root.parent), local)
+        where = {"folder": "outputs", "storage_filesystem": inner}
+    found = falls_behind(world, keep=True, **where)
+    assert found == {"validated": set(range(1, 9)), "skipped": set()}
     assert not list((world.root / "kept").rglob("*.safetensors"))
-    assert sorted(one.name for one in world.root.glob("checkpoint-*")) == [
-        "checkpoint-7",
-        "checkpoint-8",
-    ]
+    left = sorted(one.name for one in world.root.glob("checkpoint-*"))
+    assert left == ["checkpoint-7", "checkpoint-8"]
 
 
 def test_checkpoint_written_again_is_validated_again(world):
@@ -371,13 +375,7 @@ def follow_all(world: World, fn: Any = lambda checkpoint: {"f1": 0.5}, **how: An
 
 
 def test_checkpoint_names_without_a_step_are_logged_once_with_the_option_to_set(world, caplog):
-    silent = [
-        "config.json",
-        "optimizer.pt",
-        "events.out.tfevents.1.gpu1",
-        "train.log",
-        "checkpoint",
-    ]
+    silent = ["config.json", "optimizer.pt", "train.log", "checkpoint"]
     for name in (*silent, "last.ckpt", "llama-7b.pt", "model_1795819968184527900.pt", "agent_7.pt"):
         (world.root / name).write_text("w")
     (world.root / "checkpoint-best").mkdir()
@@ -417,59 +415,7 @@ def test_pattern_selects_names_with_a_whole_step_and_logs_the_other_matches(worl
     assert sum("pattern=" in one for one in caplog.messages) == 3
 
 
-ODD_STATES = [
-    "7",
-    "null",
-    '"text"',
-    "[]",
-    "[[1]]",
-    '{"global_step": "many", "log_history": 7}',
-    '{"log_history": [1, null]}',
-    '{"global_step": NaN}',
-    '{"global_step": 1e400}',
-    "[" * 100_000,
-    '{"global_step": 1' + "0" * 5000 + "}",
-]
-
-
-@pytest.mark.parametrize("state", ODD_STATES, ids=lambda state: state[:20])
-def test_checkpoint_with_a_malformed_trainer_state_is_not_validated_and_logged(
-    world, state, caplog
-):
-    world.save(10)
-    world.save(20)
-    (world.root / "checkpoint-20" / "trainer_state.json").write_text(state)
-    assert follow_all(world, accuracy) == [10]
-    for named in ("checkpoint-20/trainer_state.json ", "checkpoint-20 "):
-        assert sum(named in one for one in caplog.messages) == 1
-
-
-def test_checkpoint_with_malformed_training_metrics_is_validated(world):
-    world.save(10)
-    log = '[{"step": 10, "loss": NaN, "\\ud800": [{}], "big": 1%s}]' % ("0" * 400)
-    state = f'{{"global_step": 10, "log_history": {log}}}'
-    (world.root / "checkpoint-10" / "trainer_state.json").write_text(state)
-    assert follow_all(world, accuracy) == [10]
-
-
-@pytest.mark.parametrize(
-    "snapshot",
-    [
-        *ODD_STATES,
-        '{"checkpoint_results": 7}',
-        '{"checkpoint_results": [{"metrics": {}}], "checkpoint_report_indices": [0]}',
-        '{"checkpoint_results": [{"checkpoint_dir_name": 7, "metrics": {}}]}',
-        '{"checkpoint_results": [{"checkpoint_dir_name": "checkpoint_7", "metrics": 7}], '
-        '"checkpoint_report_indices": [0]}',
-        '{"checkpoint_report_indices": [1e300]}',
-        *(
-            '{"checkpoint_results": [{"checkpoint_dir_name": "checkpoint_7", "metrics": {}}], '
-            f'"checkpoint_report_indices": [{index}]}}'
-            for index in (-2, 2**53, 2.5)
-        ),
-    ],
-    ids=lambda snapshot: snapshot[-50:],
-)
+@pytest.mark.parametrize("snapshot", ["null", "[" * 100_000, '{"checkpoint_results": 7}'])
 def test_malformed_snapshot_of_ray_train_counts_as_missing(world, snapshot):
     world.write("checkpoint_7")
     (world.root / "checkpoint_manager_snapshot.json").write_text(snapshot)
@@ -483,24 +429,6 @@ def test_names_that_are_not_utf8_are_logged_and_skipped(world, caplog):
         (folder / os.fsdecode(b"model_\xff_20.pt")).write_text("w")
     assert follow_all(world, accuracy, keep=True) == [10]
     assert sum("UTF-8" in one for one in caplog.messages) == 2
-
-
-def test_checkpoint_with_links_to_itself_is_validated(world):
-    world.write("step_5")
-    for name in ("a", "b", "c"):
-        (world.root / "step_5" / name).symlink_to(world.root / "step_5")
-    assert follow_all(world) == [5]
-
-
-def test_damaged_archive_is_validated_once_it_no_longer_changes(world):
-    """Its last records say that it is on several disks."""
-    with zipfile.ZipFile(world.root / "model_5.pt", "w") as archive:
-        archive.writestr("weights", "w")
-    data = (world.root / "model_5.pt").read_bytes()
-    locator = struct.pack("<4sLQL", b"PK\6\7", 1, 0, 2)
-    end = data.rindex(b"PK\5\6")
-    (world.root / "model_5.pt").write_bytes(data[:end] + locator + data[end:])
-    assert follow_all(world) == [5]  # at rest
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
@@ -522,24 +450,6 @@ def test_link_that_appears_in_place_of_the_folder_for_copies_is_not_followed(wor
     world.at(20, (world.root / "kept").unlink)
     follow_all(world, accuracy, keep=True)
     assert os.listdir(outside) == [] and [row[1] for row in rows(world)] == [10]
-
-
-def test_deleted_checkpoints_in_a_subtree_filesystem_are_validated_with_keep(world):
-    local = pyarrow.fs.LocalFileSystem()
-    below = pyarrow.fs.SubTreeFileSystem(str(world.root.parent), local)
-    world.takes_s, world.slots = 10.0, 1
-    for step in range(1, 5):
-        world.at(3.0 * step, world.save, step, limit=1, last=4)
-    tunekit.follow("outputs", accuracy, keep=True, storage_filesystem=below)
-    assert [(row[1], row[3]) for row in rows(world)] == [(n, "validated") for n in (1, 2, 3, 4)]
-
-
-def test_follow_refuses_a_journal_behind_a_link(world, tmp_path):
-    (tmp_path / "outside").mkdir()
-    (world.root / "journal").symlink_to(tmp_path / "outside")
-    with pytest.raises(tunekit.errors.UnsafeFileError, match="journal"):
-        tunekit.follow(world.root, accuracy)
-    assert os.listdir(tmp_path / "outside") == []
 
 
 @pytest.mark.parametrize(
