@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import pickle
 import random
-import shutil
 from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
@@ -436,27 +435,3 @@ def test_clone_of_a_clone_that_has_not_run_since_begins_with_its_donors_weights(
 def test_halving_that_a_kill_interrupts_is_completed_after_the_restore(tmp_path, repetition):
     """The journal has the ends of the worst trials, but not that the others continue."""
     run(tmp_path, 45, draw(45, kind="bohb", on_pending="wait-paused", kills=1))
-
-
-def test_sweep_terminates_though_a_known_checkpoint_was_deleted(tmp_path):
-    """As after a crash: the restored state knows one that was deleted since it was saved."""
-    ran = sweep(
-        tmp_path,
-        trials=1,
-        on_pending="wait",
-        validate=lambda attempt: {"accuracy": attempt.request.iteration},
-        checkpoint_config=tune.CheckpointConfig(
-            num_to_keep=2, checkpoint_score_attribute="accuracy"
-        ),
-        run=False,
-    )
-    gone = ""
-    while not ran.sweep.controller.is_finished():
-        ran.sweep.step()
-        for trial in ran.trials:
-            results = trial.run_metadata.checkpoint_manager._checkpoint_results
-            if len(results) > 1 and not gone:
-                gone = results[0].checkpoint.path
-                shutil.rmtree(gone)
-    assert gone, "no checkpoint was there to be deleted: the test shows nothing"
-    assert ran.trials[0].status == Trial.TERMINATED

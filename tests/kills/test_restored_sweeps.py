@@ -15,7 +15,7 @@ import pytest
 from ray import train, tune
 from ray.tune import ResumeConfig
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.search import BasicVariantGenerator
 
 import tunekit
@@ -27,7 +27,7 @@ from tests.support.restores import prepare_restore, restoring
 from tests.support.schedulers import CASES
 from tests.support.seeds import SCHEDULES
 from tests.support.sweeps import LENGTH, Counting, Endless, Ran, sweep
-from tunekit.core.events import CheckpointSaved
+from tunekit.core.events import CheckpointSaved, TrialAdded
 from tunekit.driver import restore, run
 from tunekit.errors import ConfigError
 from tunekit.journal.journal import events_in
@@ -281,6 +281,18 @@ def test_failed_trials_resumed_by_a_restore_terminate_under_each_scheduler(
             ran = made(folder, **restoring(home, errored=RESUME))
             ran.sweep.run(most=50_000)
         assert all(trial.status == "TERMINATED" for trial in ran.trials), at
+
+
+def test_journal_records_the_folder_of_trials_that_have_not_asked_for_resources(tmp_path):
+    class OneByOne(FIFOScheduler):
+        def choose_trial_to_run(self, tune_controller):
+            tune_controller.update_max_pending_trials(1)
+            return super().choose_trial_to_run(tune_controller)
+
+    ran = sweep(tmp_path, OneByOne(), trials=4, slots=1)
+    added = [event for event in events_in(ran.home) if isinstance(event, TrialAdded)]
+    folders = {trial.trial_id: trial.storage.trial_dir_name for trial in ran.trials}
+    assert {event.trial_id: event.folder for event in added} == folders
 
 
 @pytest.mark.parametrize("at", [12, 30, 45, 50])
