@@ -54,9 +54,7 @@ def test_sweep_whose_trials_all_fail_before_a_checkpoint_finishes_with_their_err
     assert [trial.status for trial in again.trials] == ["ERROR", "ERROR"]
 
 
-def test_error_about_missing_checkpoints_counts_failed_trials_apart(
-    tmp_path,
-):
+def test_error_about_missing_checkpoints_counts_failed_trials_apart(tmp_path):
     with pytest.raises(tunekit.errors.MetricNotFoundError, match=r"\b1 trial failed\b"):
         failing(tmp_path, 2, None)
 
@@ -71,63 +69,36 @@ def _a_second_per_step(monkeypatch):
     monkeypatch.setattr("ray.tune.stopper.timeout.time", seconds)
 
 
-def asha(folder: Path, on_pending: str, **options: Any) -> Ran:
-    """One trial at a time: nothing depends on which of two is faster."""
+def asha(folder: Path, **options: Any) -> Ran:
+    """One trial at a time, so that those that wait for scores have to make room."""
     scheduler = ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
-    known = {"on_pending": on_pending, "trials": 6, "max_concurrent": 1, "listening": False}
-    return sweep(folder, scheduler, **known, **options)
+    known = {"on_pending": "wait-paused", "trials": 6, "max_concurrent": 1}
+    return run(folder, base=scheduler, **known, **options)
 
 
-def fifo(folder: Path, on_pending: str, **options: Any) -> Ran:
-    return sweep(
-        folder,
-        on_pending=on_pending,
-        trials=5,
-        slots=2,
-        validation_s=lambda attempt: 2.5,
-        listening=False,
-        **options,
-    )
+def fifo(folder: Path, **options: Any) -> Ran:
+    late = {"on_pending": "wait", "validation_s": lambda attempt: 2.5}
+    return run(folder, trials=5, slots=2, **late, **options)
 
 
-@pytest.mark.parametrize(
-    ("make", "on_pending"), [(asha, "continue"), (asha, "wait-paused"), (fifo, "wait")]
-)
+@pytest.mark.parametrize("make", [asha, fifo])
 def test_each_session_has_the_whole_time_budget_and_continues_trials_cut_short(
-    tmp_path, make, on_pending, _a_second_per_step
+    tmp_path, make, _a_second_per_step
 ):
-    whole = make(tmp_path / "whole", on_pending)
+    whole = make(tmp_path / "whole")
     sessions, options = 0, {}
     while not sessions or not read(tmp_path / "sweep")[-1]["finished"]:
         budget = TimeoutStopper(25)
-        ran = make(tmp_path, on_pending, stop=CombinedStopper(NoopStopper(), budget), **options)
+        ran = make(tmp_path, stop=CombinedStopper(NoopStopper(), budget), **options)
         sessions, options = sessions + 1, restoring(tmp_path / "sweep")
         assert sessions < 20, "no session comes any further"
     assert sessions > 2, "the time was never up: the test shows nothing"
     assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(whole.trials)
-    if make is fifo or on_pending != "continue":
-        assert ran.scores() == whole.scores() and ran.lengths() == whole.lengths()
-    lives, undisturbed = (
-        check_journal(events_in(at / "sweep")) for at in (tmp_path, tmp_path / "whole")
-    )
-    if on_pending != "continue":
-        assert lives.decisions == undisturbed.decisions or make is fifo
+    assert ran.scores() == whole.scores() and ran.lengths() == whole.lengths()
+    decisions = [sorted(check_journal(events_in(one.home)).decisions) for one in (ran, whole)]
+    assert decisions[0] == decisions[1]
     validated = tunekit.load(tmp_path / "sweep").validations
     assert not validated.duplicated(["trial_id", "iteration"]).any(), "what was done is done once"
-
-
-def test_trials_that_are_not_resumed_end_where_the_time_budget_cut_them_short(
-    tmp_path, _a_second_per_step
-):
-    fifo(tmp_path, "wait", stop=TimeoutStopper(25))
-    first = tunekit.load(tmp_path / "sweep")
-    assert set(first.trials["status"]) != {"terminated"} and first.summary()["state"] != "finished"
-    skip = ResumeConfig.ResumeType.SKIP
-    ran = fifo(tmp_path, "wait", **restoring(tmp_path / "sweep", unfinished=skip))
-    cut = [t for t in ran.trials if t.last_result.get("training_iteration", 0) < LENGTH]
-    assert cut and len(ran.trials) == 5, "those that were not made yet are made"
-    assert {trial.status for trial in ran.trials} == {"TERMINATED"}
-    assert read(tmp_path / "sweep")[-1]["finished"] is True
 
 
 def test_sweep_whose_time_budget_ends_before_any_checkpoint_raises_no_error(
@@ -204,15 +175,15 @@ def test_limit_of_concurrent_trials_holds_in_a_restored_sweep(tmp_path, how, mos
 @pytest.mark.parametrize("at", [15, 60])
 def test_stock_restore_of_a_tunekit_sweep_is_refused_and_changes_no_file(tmp_path, monkeypatch, at):
     with pytest.raises(Killed), killed_after(at):
-        fifo(tmp_path, "wait")
+        fifo(tmp_path)
     before = contents(tmp_path / "sweep")
     as_tuner_leaves_it = partial(Program, is_owned=True)
     monkeypatch.setattr("tunekit.driver.callback.Program", as_tuner_leaves_it)
     with pytest.raises(tunekit.errors.RestoreError, match=f"tunekit resume {tmp_path}/sweep"):
-        fifo(tmp_path, "wait", resume=ResumeConfig())
+        fifo(tmp_path, resume=ResumeConfig())
     assert contents(tmp_path / "sweep") == before
     monkeypatch.undo()
-    ran = fifo(tmp_path, "wait", **restoring(tmp_path / "sweep"))
+    ran = fifo(tmp_path, **restoring(tmp_path / "sweep"))
     assert {len(scores) for scores in ran.scores().values()} == {LENGTH}
 
 
@@ -269,63 +240,64 @@ def test_sweep_that_ray_ends_records_no_failed_trial_or_validation_and_is_restor
 class Raises(tune.Callback):
     """Fails at the sixth report, or at the start or the end of a step with nothing to validate."""
 
-    def __init__(self, when):
+    def __init__(self, when: str):
         self.when, self.reports = when, 0
         self.idle = lambda: False
 
-    def may_raise(self, now):
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def may_raise(self, now: str) -> None:
         if self.when == now and self.reports > 5 and (now == "report" or self.idle()):
             raise TuneError("of a user's callback")
 
-    def on_trial_result(self, iteration, trials, trial, result, **info):
+    def on_trial_result(self, **info: Any) -> None:
         self.reports += 1
         self.may_raise("report")
 
-    def on_step_begin(self, iteration, trials, **info):
+    def on_step_begin(self, **info: Any) -> None:
         self.may_raise("step begins")
 
-    def on_step_end(self, iteration, trials, **info):
+    def on_step_end(self, **info: Any) -> None:
         self.may_raise("step ends")
 
 
-def ended_as_tune_does(ran, steps=None):
-    """``tune.run``: it cleans up in any case, and that ends every trial."""
-    controller = ran.sweep.controller
+def run_as_tune_does(ran: Ran, steps: int | None = None) -> None:
+    """Run a sweep as ``tune.run``: it cleans up in any case, and that ends every trial."""
     try:
         if steps is None:
             ran.sweep.run()
-            return
-        for _ in range(steps):
+        for _ in range(steps or 0):
             ran.sweep.step()
-        controller.checkpoint(force=True, wait=True)
-    except Exception:
-        controller.cleanup()
-        raise
-    controller.cleanup()
+    finally:
+        ran.sweep.controller.cleanup()
 
 
-def few(tmp_path, **options):
+def few(folder: Path, **options: Any) -> Ran:
     """Three trials, whose validations have ended whenever anything else happens."""
-    soon = {"trials": 3, "validation_s": lambda attempt: 0.001}
-    return run(tmp_path, run=False, **soon, **options)
+    return run(folder, run=False, trials=3, validation_s=lambda attempt: 0.001, **options)
 
 
 @pytest.mark.parametrize("when", ["report", "step begins", "step ends"])
-@pytest.mark.parametrize("before", [False, True])
-def test_sweep_that_a_callback_error_ends_is_interrupted_and_not_finished(tmp_path, when, before):
+@pytest.mark.parametrize("place", ["more_callbacks", "later_callbacks"])
+def test_sweep_that_a_callback_error_ends_is_interrupted_and_can_be_restored(tmp_path, when, place):
     raises = Raises(when)
-    ran = few(tmp_path, **{"more_callbacks" if before else "later_callbacks": (raises,)})
+    ran = few(tmp_path, **{place: (raises,)})
     raises.idle = lambda: ran.validation.validator.pool.idle
     with pytest.raises(TuneError, match="of a user"):
-        ended_as_tune_does(ran)
+        run_as_tune_does(ran)
     assert all(trial.is_finished() for trial in ran.trials)
     assert [end["finished"] for end in read(ran.home, "session_closed")] == [False]
     assert tunekit.load(ran.home).summary()["state"] == "interrupted"
+    again = few(tmp_path, **restoring(ran.home))
+    again.sweep.run()
+    assert set(again.lengths().values()) == {LENGTH}
+    check_journal(events_in(ran.home))
 
 
 @pytest.mark.parametrize("steps", [20, None], ids=["interrupted", "ended"])
 def test_sweep_is_finished_only_if_it_ran_to_its_end(tmp_path, steps):
     ran = few(tmp_path)
-    ended_as_tune_does(ran, steps)
+    run_as_tune_does(ran, steps)
     assert all(trial.is_finished() for trial in ran.trials) and ran.validation.validator.pool.idle
     assert [end["finished"] for end in read(ran.home, "session_closed")] == [steps is None]
