@@ -312,31 +312,6 @@ def test_driver_whose_process_the_system_hides_counts_as_alive(proc, error, monk
     kill.assert_called_with(OTHER, 0)
 
 
-@pytest.mark.parametrize("proc", ["/no/such/folder", "/dev/null"])
-def test_driver_is_alive_by_its_heartbeat_alone_without_proc(proc):
-    here = Driver.here(10.0, Path(proc))
-    assert (here.namespace, here.started) == ("", 0)
-    assert replace(here, pid=OTHER).is_alive(10.0, Path(proc))
-    assert not here.is_alive(10.0 + SILENT_S, Path(proc))
-
-
-IN_A_NAMESPACE = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
-LOOK = (
-    "import sys, time; from pyarrow.fs import LocalFileSystem; from tunekit.journal.lock import "
-    "driver_of; print(driver_of(LocalFileSystem(), sys.argv[1], time.time()).alive)"
-)
-
-
-def test_driver_in_another_pid_namespace_counts_as_alive(tmp_path):
-    try:
-        subprocess.run([*IN_A_NAMESPACE, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("PID namespaces are not available")
-    lock(tmp_path, FakeClock(epoch=time.time())).claim()
-    look = [*IN_A_NAMESPACE, sys.executable, "-c", LOOK, str(tmp_path)]
-    assert subprocess.run(look, check=True, capture_output=True, text=True).stdout == "True\n"
-
-
 # In a sweep --------------------------------------------------------------------------------------
 
 

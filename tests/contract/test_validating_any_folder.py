@@ -8,6 +8,7 @@ import os
 import random
 import re
 import shutil
+import struct
 import sys
 import zipfile
 from collections import Counter
@@ -429,6 +430,16 @@ def test_names_that_are_not_utf8_are_logged_and_skipped(world, caplog):
         (folder / os.fsdecode(b"model_\xff_20.pt")).write_text("w")
     assert follow_all(world, accuracy, keep=True) == [10]
     assert sum("UTF-8" in one for one in caplog.messages) == 2
+
+
+def test_damaged_archive_is_validated_once_it_no_longer_changes(world):
+    """Its last records say that it is on several disks."""
+    with zipfile.ZipFile(world.root / "model_5.pt", "w") as archive:
+        archive.writestr("weights", "w")
+    data = (world.root / "model_5.pt").read_bytes()
+    locator, end = struct.pack("<4sLQL", b"PK\6\7", 1, 0, 2), data.rindex(b"PK\5\6")
+    (world.root / "model_5.pt").write_bytes(data[:end] + locator + data[end:])
+    assert follow_all(world) == [5]
 
 
 @pytest.mark.parametrize("kind", ["link", "file"])
