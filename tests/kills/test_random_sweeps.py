@@ -63,9 +63,17 @@ class Settings(SimpleNamespace):
         reuse: Whether trials take over each other's actors.
         loggers: Whether results are written to files.
         lives: After how many writes each driver is killed, but the last.
+        torn: Whether it is killed in the middle of a write.
+        elsewhere: Whether it is restored on another machine.
         saved_every_s: How often Tune saves its state.
         asks: The probability that a trial asks for its scores after a report, and perhaps waits.
     """
+
+
+#: Half of the populations: all their validations are late, and each clone is of what was scored.
+CALM = {"trials": 6, "slots": 6, "lag_s": 10.0, "keep": 1, "failing": 0.0, "invalid": 0.0}
+CALM |= {"interval": 1, "every": 1, "length": 12, "end_by": "stop_metric", "reuse": False}
+CALM |= {"burn_in": 0, "loggers": False}
 
 
 def draw(seed: int, *, kills: int = 0, **fixed: Any) -> Settings:
@@ -97,7 +105,11 @@ def draw(seed: int, *, kills: int = 0, **fixed: Any) -> Settings:
         saved_every_s=rng.choice([0.0, float("inf"), float("inf")]),
         asks=rng.choice([0.0, 0.0, 0.5]),
         retries=rng.choice([0, 0, 1]),
+        torn=rng.choice([False, True]),
+        elsewhere=rng.choice([False, True]),
     )
+    if fixed.get("kind", "pbt") in ("pbt", "pbt-sync") and rng.random() < 0.5:
+        vars(settings).update(CALM)
     vars(settings).update(fixed)
     if settings.on_pending == "wait-reused":
         settings.reuse = True
@@ -265,7 +277,8 @@ def run(folder: Path, seed: int, settings: Settings) -> None:
 
     seed_all(seed)
     WRONG.clear()
-    ran, _ = run_killed(folder, made, iter(settings.lives))
+    killed = {"torn": settings.torn, "elsewhere": settings.elsewhere}
+    ran, _ = run_killed(folder, made, iter(settings.lives), **killed)
     assert not WRONG
     assert not found_other, "a validation found other content than was reported"
     events = events_in(ran.home)
@@ -391,38 +404,6 @@ def test_random_killed_sweep_loses_and_repeats_nothing_with_every_scheduler(
     for seed in seeds(1, name, on_pending):
         known = {"kind": name, "on_pending": on_pending, "kills": seed % 4}
         run(tmp_path / f"{seed} {ODD_NAME}", seed, draw(seed, **known))
-
-
-@pytest.mark.sampled(8)
-@pytest.mark.parametrize("seed", [400, 402])
-@pytest.mark.parametrize(
-    "settings",
-    [
-        # A trial without a score at a perturbation goes past it, where the others wait for it; one
-        # that has just become a clone is a donor of what it stands at, not of what it was.
-        {"kind": "pbt-sync", "on_pending": "wait", "invalid": 0.2},
-        # All trials go past the iteration at which they are to be compared.
-        {
-            "kind": "pbt-sync",
-            "on_pending": "wait",
-            "every": 2,
-            "trials": 2,
-            "end_by": "stop",
-            "length": 8,
-        },
-        # Where trials stand, what is cloneable and what is to be cloned is leased again.
-        *(
-            {"kind": "pbt", "lag_s": 4.0, "on_pending": mode, "at_end": False, "kills": 1}
-            for mode in MODES
-        ),
-    ],
-    ids=["failed-validations", "checkpoint-every-2", *MODES],
-)
-@pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
-def test_random_population_with_late_validations_clones_what_was_scored(tmp_path, seed, settings):
-    calm = {"trials": 6, "slots": 6, "lag_s": 10.0, "keep": 1, "failing": 0.0, "invalid": 0.0}
-    calm |= {"interval": 1, "every": 1, "length": 12, "end_by": "stop_metric", "reuse": False}
-    run(tmp_path, seed, draw(seed, **{**calm, "burn_in": 0, "loggers": False, **settings}))
 
 
 def test_clone_of_a_clone_that_has_not_run_since_begins_with_its_donors_weights(tmp_path):
