@@ -18,7 +18,6 @@ import tunekit
 from tests.support.invariants import JournalSummary, check_journal
 from tests.support.journals import lines_of, odd_json, places_in, put, write_lines
 from tests.support.kills import run_killed
-from tests.support.readers import session, trial
 from tests.support.restores import prepare_restore, restoring
 from tests.support.seeds import seeds
 from tests.support.sweeps import sweep
@@ -134,7 +133,7 @@ def test_journal_with_changed_bytes_raises_or_lacks_at_most_a_torn_end(recorded,
 def forged(draw: random.Random, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Change values in lines, or their order, with the numbers that belong to it."""
     for _ in range(draw.randrange(1, 4)):
-        at = draw.randrange(len(lines)) if draw.random() < 0.8 else 0
+        at = draw.randrange(len(lines)) if draw.random() < 0.6 else 0
         place = draw.choice([p for p in places_in(lines[at]) if p[0] not in ("n", "crc")])
         match draw.randrange(6):
             case 0:
@@ -163,51 +162,9 @@ def test_journal_with_forged_values_is_read_or_raises_an_error_naming_its_file(
         write_lines(file, forged(draw, lines_of(source)))
         try:
             events_in(tmp_path, unpickle=True)
+            told(tmp_path)
         except tunekit.errors.JournalError as error:
             assert str(error).startswith("journal/000001.jsonl")
-
-
-#: Fields of a session's first line, each with a value that no session has written.
-ODD_HEADS = {
-    "required": 3,
-    "mode": ["max"],
-    "objectives": None,
-    "time": "noon",
-    "after": -1,
-    "follows": 7,
-    "begins": "yes",
-    "followed": ["/run"],
-    "trainable": {},
-    "sweep": "first",
-    "validation.constraints": "latency_ms <= 20",
-    "validation": {"constraints": ["latency_ms < 20"]},
-    "space": {"lr": {"kind": "float", "low": "1e-5", "high": 1}},
-    "cluster": {"nodes": 1, "resources": {"memory": "much"}},
-    "scheduler": {"settings": {}},
-    "packages": ["torch"],
-}
-
-
-def with_head(home: Path, change: str, odd: Any) -> Path:
-    """Make a sweep whose first line has an odd value, with a right checksum."""
-    trial(session(home), "a", 0.5, lr=0.1)
-    file = home / "journal/000001.jsonl"
-    head, *lines = lines_of(file)
-    *above, name = change.split(".")
-    within = head
-    for key in above:
-        within = within.setdefault(key, {})
-    within[name] = odd
-    write_lines(file, [head, *lines])
-    return home
-
-
-@pytest.mark.parametrize("change", ODD_HEADS)
-def test_odd_first_journal_line_raises_an_error_naming_file_line_and_field(tmp_path, change):
-    home = with_head(tmp_path, change, ODD_HEADS[change])
-    with pytest.raises(tunekit.errors.JournalError, match=change.split(".")[0]) as caught:
-        tunekit.load(home)
-    assert str(caught.value).startswith("journal/000001.jsonl, line 1")
 
 
 def test_session_with_an_unreadable_first_line_writes_no_journal(tmp_path):
