@@ -31,7 +31,7 @@ from tunekit.errors import UnsafeFileError
 from tunekit.journal import lock, safe_files
 from tunekit.journal.journal import Journal
 from tunekit.journal.lock import Driver, DriverLock
-from tunekit.journal.storage import LocalFolder, folder_at
+from tunekit.journal.storage import LocalFolder
 from tunekit.reading.catalogue import Catalogue
 
 LOCAL = pyarrow.fs.LocalFileSystem()
@@ -135,17 +135,6 @@ def test_trial_folder_outside_the_sweep_is_not_opened(kind, hostile, outside, tm
     made(hostile, "harmless", folder=folder[kind])
     text = shown(hostile, tmp_path)
     assert SECRET not in text and repr(folder[kind])[1:-1] in text
-
-
-@pytest.mark.parametrize(
-    "name", ["journal/000001.jsonl", "journal/driver.json", f"{SESSION}/1.jsonl"]
-)
-def test_pipe_in_place_of_a_journal_or_lock_raises_without_blocking(name, hostile):
-    path = made(hostile, "harmless") / name
-    path.unlink(missing_ok=True)
-    os.mkfifo(path)
-    with pytest.raises(UnsafeFileError, match=name):
-        tunekit.load(hostile)
 
 
 def test_trial_error_is_read_from_a_link_or_a_huge_file_but_not_from_a_pipe(hostile, tmp_path):
@@ -374,18 +363,6 @@ def test_folder_and_lock_work_by_path_where_folders_cannot_be_opened(
     assert held.read() is not None
     held.release()
     assert held.read() is None
-
-
-def test_sub_tree_filesystem_of_a_local_folder_is_confined_to_the_sweep(hostile, outside):
-    made(hostile, "harmless")
-    linked(hostile, "journal/000001.jsonl", outside)
-    below = pyarrow.fs.SubTreeFileSystem(str(hostile.parent), LOCAL)
-    with pytest.raises(UnsafeFileError):
-        read("sweep", filesystem=below)
-    (hostile / "journal/000001.jsonl").unlink()
-    os.mkfifo(hostile / "journal/000001.jsonl")
-    with pytest.raises(UnsafeFileError):
-        folder_at(below, "sweep").read("journal/000001.jsonl")
 
 
 # Lines that an attacker has forged ---------------------------------------------------------------
