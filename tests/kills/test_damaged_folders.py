@@ -75,12 +75,11 @@ def damage_text(draw: random.Random, path: Path) -> None:
 
 
 def damage_files(draw: random.Random, home: Path) -> None:
-    """Remove, cut, double, swap or link files of the folder, but not what users save."""
+    """Change, remove, cut, double, swap or link files of the folder, but not what users save."""
     files = sorted(p for p in home.rglob("*") if p.is_file() and "checkpoint_" not in str(p))
-    one, other = draw.sample(files, 2)
-    if draw.random() < 0.6:
-        one, other = draw.sample(sorted((home / "journal").glob("*.jsonl")), 2)
-    match draw.randrange(5):
+    journal = sorted((home / "journal").glob("*.jsonl"))
+    one, other = draw.sample(journal if draw.random() < 0.6 else files, 2)
+    match draw.randrange(8):
         case 0:
             one.unlink()
         case 1:
@@ -92,9 +91,11 @@ def damage_files(draw: random.Random, home: Path) -> None:
             content = one.read_bytes()
             shutil.copy(other, one)
             other.write_bytes(content)
-        case _:
+        case 4:
             one.unlink()
             one.symlink_to(other)
+        case _:
+            damage_text(draw, draw.choice(journal))
 
 
 def outcome(home: Path, whole: str) -> str:
@@ -106,28 +107,6 @@ def outcome(home: Path, whole: str) -> str:
         assert named or str(home) in str(error)
         return "error"
     return "same" if now == whole else "less"
-
-
-@pytest.mark.parametrize("seed", seeds(8, "bytes"))
-def test_journal_with_changed_bytes_raises_or_lacks_at_most_a_torn_end(recorded, tmp_path, seed):
-    draw = random.Random(f"bytes/{seed}")
-    home, files = tmp_path / "sweep", sorted((recorded / "journal").glob("*.jsonl"))
-    (home / "journal").mkdir(parents=True)
-    shutil.copytree(recorded / "state", home / "state")
-    for file in files:
-        shutil.copy(file, home / "journal")
-    whole = told(home)
-    for _ in range(5):
-        damaged = home / "journal" / draw.choice(files).name
-        content = damaged.read_bytes()
-        damage_text(draw, damaged)
-        changed = damaged.read_bytes() != content
-        found = outcome(home, whole)
-        if found == "less":
-            # A torn end, behind which nothing says that there was more: as a killed driver's.
-            assert damaged.name == files[-1].name and not damaged.read_bytes().endswith(b"\n")
-            assert changed
-        damaged.write_bytes(content)
 
 
 def forged(draw: random.Random, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -191,7 +170,7 @@ def came_to(home: Path, expected: JournalSummary) -> None:
     assert (found.scores, found.decisions) == (expected.scores, expected.decisions)
 
 
-@pytest.mark.parametrize("seed", seeds(10, "folders"))
+@pytest.mark.parametrize("seed", seeds(14, "folders"))
 def test_restore_from_a_damaged_folder_raises_or_ends_with_the_same_scores(
     interrupted, tmp_path, seed
 ):
@@ -203,8 +182,9 @@ def test_restore_from_a_damaged_folder_raises_or_ends_with_the_same_scores(
     content = newest.read_bytes()
     damage_files(draw, home)
     if outcome(home, whole) == "less":
-        # The end of the newest file was cut, behind the newest archive: as a killed driver's.
-        assert content.startswith(newest.read_bytes() if newest.exists() else b"")
+        # The end of the newest file, behind the newest archive, was cut or torn, as by a kill.
+        left = newest.read_bytes() if newest.exists() else b""
+        assert content.startswith(left) or not left.endswith(b"\n")
     if restored(home) == "ended":
         came_to(home, expected)
 

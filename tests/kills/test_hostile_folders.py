@@ -238,13 +238,6 @@ class Bomb:
         return Path.touch, (self.canary,)
 
 
-def opened(canary: Path) -> bool:
-    """Return whether a bomb has gone off, and clear that away."""
-    found = canary.exists()
-    canary.unlink(missing_ok=True)
-    return found
-
-
 def test_reading_or_validating_a_sweep_opens_no_pickle(hostile, tmp_path, monkeypatch):
     canary = tmp_path / "canary"
     made(hostile, "harmless", bomb=Bomb(canary))
@@ -252,19 +245,19 @@ def test_reading_or_validating_a_sweep_opens_no_pickle(hostile, tmp_path, monkey
     for name in files:
         (hostile / name).parent.mkdir(exist_ok=True)
         (hostile / name).write_bytes(pickle.dumps(Bomb(canary)))
-    opened(canary)
+    canary.unlink(missing_ok=True)
 
     validate_here(monkeypatch)
     shown(hostile, tmp_path)
     sweep = tunekit.validate(tunekit.load(hostile), lambda checkpoint: {"accuracy": 1.0}, name="x")
     assert "x/accuracy" in sweep.reports
-    assert not opened(canary)
+    assert not canary.exists()
     # The controls: each of them goes off.
     read(hostile, unpickle=True)
-    assert opened(canary)
+    canary.unlink()
     for name in files:
         pickle.loads((hostile / name).read_bytes())
-        assert opened(canary)
+        canary.unlink()
 
 
 def test_report_page_replaces_a_link_unless_the_user_names_it(hostile, tmp_path):
