@@ -29,6 +29,7 @@ def one_after_the_other(folder: Path, **options: Any) -> Any:
     """A sweep in which nothing depends on which of two trials is faster."""
     asha = ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
     known = {"on_pending": "wait", "trials": 4, "max_concurrent": 1, "saved_every_s": 0.0}
+    known["settings"] = {"constraints": [tunekit.Constraint("loss <= 1")]}  # which all meet
     return sweep(folder, asha, listening=False, run=False, **known, **options)
 
 
