@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import itertools
-import json
 import os
 import random
 import re
@@ -25,7 +24,6 @@ from tunekit.core.events import TrialResumed
 from tunekit.driver.ledger import Ledger
 from tunekit.driver.snapshots import SnapshotWriter
 from tunekit.journal import journal
-from tunekit.journal.journal import VERSION, sealed
 from tunekit.journal.storage import (
     LocalFolder,
     RemoteFolder,
@@ -127,37 +125,29 @@ def test_large_journal_is_split_into_several_objects():
 # Kills --------------------------------------------------------------------------------------------
 
 
-def head(after=0, seal=""):
-    line = {"n": after + 1, "journal": "tunekit", "version": VERSION, "begins": not after}
-    return sealed(json.dumps({**line, "after": after, "follows": seal}))
-
-
-def event(number):
-    return sealed(json.dumps({"n": number, "event": "trial_failed", "time": 1.0, "trial_id": "a"}))
-
-
 def life(store, left, lines=5):
     """One session: lines one by one, and a file between them, until it is killed.
 
     Return the number of the last accepted line, and the confirmed contents of the files.
     """
-    folder = folder_in(store)
-    confirmed, seal = journal._end_of(folder, "journal")
+    folder, patience_s = folder_in(store), 10 if left is None else 0.05
     files = {name: folder.read(f"state/{name}") for name in folder.names("state")}
     store.left = left
-    first = confirmed + 1
-    jobs = [head(confirmed, seal), *(event(first + number) for number in range(1, lines + 1))]
-    for number, line in enumerate(jobs):
-        folder.append("journal", line)
-        if not folder.settle(0.05 if left is not None else 10):
+    record = journal.Journal(folder, begins=not folder.names("journal"))
+    confirmed = record.last - 1
+    for number in range(lines + 1):
+        if number:
+            record.append(TrialResumed(trial_id="a"))
+        if not folder.settle(patience_s):
             break
-        confirmed += 1
+        confirmed = record.last
         if number == 2:
             files.pop("a.zip", None)  # either may be there
-            folder.put("state/a.zip", b"state as of %d" % confirmed)
-            if not folder.settle(0.05 if left is not None else 10):
+            data = b"state as of %d" % confirmed
+            folder.put("state/a.zip", data)
+            if not folder.settle(patience_s):
                 break
-            files["a.zip"] = b"state as of %d" % confirmed
+            files["a.zip"] = data
     store.left = 0 if left is not None else None
     folder.close()
     store.left = None
