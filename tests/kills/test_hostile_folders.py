@@ -143,6 +143,8 @@ def test_trial_error_is_read_from_a_link_or_a_huge_file_but_not_from_a_pipe(host
     error.unlink()
     os.mkfifo(error)
     assert "trial_a/error.txt" in tunekit.load(hostile).trial_errors()["a"]
+    with pytest.raises(UnsafeFileError, match=r"trial_a/error\.txt"):
+        LocalFolder(hostile).read("trial_a/error.txt")
     error.unlink()
     with open(error, "wb") as file:
         file.truncate(10**10)  # of which the disk has nothing
