@@ -199,7 +199,7 @@ def test_restored_sweep_validates_at_the_same_iterations(tmp_path):
     assert sorted(restored(tmp_path, **often).validated()[0]) == [5, 10, 15]
 
 
-@pytest.mark.sampled(16)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", ["hyperband", "asha", "pbt", "median"])
 @pytest.mark.parametrize("failures", [0, 1], ids=["for-good", "retried"])
 @pytest.mark.parametrize("at", range(45, 190, 18))
