@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
-import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -14,8 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tests.support.invariants import broken_in, check_journal
 from tests.support.seeds import SCHEDULES
 from tunekit.core.events import AttemptBegan, Event, Reported, TrialRetried, ValidationEnded
-from tunekit.core.queue import Queue
-from tunekit.core.report import Report, Stage
+from tunekit.core.report import Report, Stage, Wants
 from tunekit.core.state import SweepState
 from tunekit.core.sweep import (
     About,
@@ -23,14 +21,12 @@ from tunekit.core.sweep import (
     Cancel,
     Command,
     Delete,
-    Notify,
     Record,
     Rules,
     Save,
     Sweep,
     Validate,
 )
-from tunekit.core.validation import ValidationKey
 
 TRIALS = ("a", "b")
 
@@ -84,12 +80,9 @@ class Facts(RuleBasedStateMachine):
             if report.failure is not None:
                 self.do([Record(TrialRetried(trial_id=trial_id))])
                 self.over.discard(trial_id)
-                self.reached[trial_id] = max(self.saved_at(trial_id), 0)
+                self.reached[trial_id] = len(self.given[trial_id])
             else:
                 self.process(trial_id, report)
-
-    def saved_at(self, trial_id: str) -> int:
-        return max(self.given[trial_id], default=0)
 
     def process(self, trial_id: str, report: Report) -> None:
         if report.iteration == 0:  # the function has returned
@@ -100,6 +93,7 @@ class Facts(RuleBasedStateMachine):
         score = self.scores.get(str(self.sweep.key(trial_id, report)))
         assert report.metrics is None or result["accuracy"] == score, "each its own score"
         self.given[trial_id].append(report.iteration)
+        assert report.iteration == len(self.given[trial_id]), "in order, once, and none is lost"
         stops = self.draw_decision(report)
         decision = "STOP" if stops else "CONTINUE"
         self.do(self.sweep.decided(trial_id, report, decision, finished=False))
@@ -194,6 +188,8 @@ class Facts(RuleBasedStateMachine):
         for queue in self.sweep.queues.values():
             assert queue, "a trial without reports has no queue"
             assert list(broken_in(queue)) == []
+            for one in list(queue)[:-1]:
+                assert one.wants is not Wants.SCORE_IF_LAST or queue.over, "only the newest"
 
     @invariant()
     def each_validation_is_waited_for(self) -> None:
@@ -216,6 +212,10 @@ class Facts(RuleBasedStateMachine):
             for name in list(self.validating):
                 self.validating.pop(name)
                 self.do(self.sweep.ended(ValidationEnded(id=name, status="skipped")))
+        self.do(self.sweep.flow())
+        if self.scores:  # otherwise, reports wait for the first one
+            left = [one for queue in self.sweep.queues.values() for one in queue]
+            assert all(one.stage is Stage.OPEN for one in left), left
         check_journal(self.journal)
         for trial_id in TRIALS:
             reports = [
@@ -256,18 +256,6 @@ def apply(sweep: Sweep, commands: list[Command]) -> list[Command]:
 
 def made(when: str | int = 1) -> Sweep:
     return Sweep(Rules(when=when), SweepState(required=frozenset({"accuracy"})))
-
-
-@pytest.mark.parametrize("when", ["auto", "decisions", 1])
-def test_sweep_records_each_fact_before_the_commands_that_follow_from_it(when):
-    sweep = made(when)
-    *_, save = report(sweep, "a", 1, point=1.0, saves=True)
-    assert isinstance(save, Save)
-    saved, validate, _ = sweep.saved("a", save.report, "c", path="c")
-    assert isinstance(saved, Record) and saved.event.validates
-    assert isinstance(validate, Validate) and validate.request.path == "c"
-    first, *_ = sweep.ended(ValidationEnded(id=validate.request.id, status="failed", reason="x"))
-    assert isinstance(first, Record)
 
 
 def test_checkpoint_of_a_trial_stopped_during_its_save_is_deleted_not_validated():
@@ -335,27 +323,3 @@ def test_last_checkpoint_is_validated_once_its_trial_returns_or_fails_for_good()
         assert not of(Validate, [*saved(sweep, "a", 1), *saved(sweep, "a", 2)])
         found = of(Validate, ends(sweep))
         assert [one.request.iteration for one in found] == validated
-
-
-def test_validation_recorded_by_an_earlier_session_is_started_without_a_new_record():
-    sweep = made()
-    one = Report({"training_iteration": 1}, iteration=1, checkpoint="c", path="c")
-    sweep.queues["a"] = Queue([one])
-    key = ValidationKey("a", 0, 1, 1)
-    [validate] = sweep.requested("a", one, key, is_recorded=True)
-    assert one.stage is Stage.SCORING and validate.request.key == key
-    recorded, _ = sweep.requested("b", Report(iteration=1, checkpoint="c"), key, is_recorded=False)
-    assert isinstance(recorded, Record)
-
-
-def test_failed_validation_holds_its_report_back_until_another_validation_succeeds():
-    sweep = made()
-    names = [of(Validate, saved(sweep, trial, 1))[0].request.id for trial in "ab"]
-    failed = ValidationEnded(id=names[0], status="failed", reason="raised KeyError: 'x'")
-    notify = of(Notify, apply(sweep, sweep.ended(failed)))
-    assert [one.notice.first for one in notify] == [True]
-    sweep.flow()
-    assert sweep.next_report("a", trains=False) is None, "a restored sweep may validate it again"
-    score(sweep, names[1], 0.5)
-    sweep.flow()
-    assert sweep.next_report("a", trains=False).metrics is None
