@@ -46,6 +46,7 @@ WRONG = [
     ({"max_retries": None}, ["max_retries=None"]),
     ({"on_pending": "hold"}, ["on_pending='hold'", "'auto'", "'wait'", "'continue'"]),
     ({"on_failure": None}, ["on_failure=None", "'record'", "'raise'", "'ignore'"]),
+    ({"constraints": ["a <= 1", 2]}, ["constraints[1]=2"]),
     ({"fn": None}, ["fn=None"]),
     ({"task_config": {"timeout_s": 3}}, ["task_config={'timeout_s': 3}", "ValidationTaskConfig"]),
     (
