@@ -8,12 +8,8 @@ from tests.support.events import ended, processed, reported, requested, saved
 from tunekit.core.events import (
     Event,
     Exploited,
-    SessionCutShort,
-    StopRequested,
     TrialEnded,
     TrialErrored,
-    TrialFailed,
-    TrialRetried,
 )
 from tunekit.core.state import SweepState
 
@@ -40,11 +36,6 @@ def apply(state: SweepState, *events: Event) -> SweepState:
     for event in events:
         state.apply(event)
     return state
-
-
-def test_validation_that_ends_twice_is_counted_once():
-    state = after(reported(1), saved(1, validates=True), ended(1), ended(1))
-    assert state.ran_s == 1.0 and list(state.history.names) == ["accuracy"]
 
 
 def test_metric_is_unscored_until_a_validation_returns_a_number_for_it():
@@ -78,26 +69,6 @@ def test_second_exploit_replaces_the_lease_of_the_first_until_the_clone_ends():
     assert list(state.leases) == ["./f/c2-1"] and state.ancestry.generation("b") == 2
     state.apply(TrialErrored(trial_id="b"))
     assert list(state.leases) == []
-
-
-def test_trial_can_be_stopped_by_hand_once_and_again_after_a_retry():
-    state = after(StopRequested(trial_id="a"))
-    assert not state.can_stop("a") and state.can_stop("b")
-    state.apply(TrialEnded(trial_id="a"))
-    assert not state.stopping and not state.can_stop("a")
-    state.apply(TrialRetried(trial_id="a"))
-    assert state.can_stop("a")
-
-
-def test_trial_cut_short_by_the_end_of_a_session_stays_so_until_its_own_end():
-    cut = SessionCutShort(trial_ids=["a", "b"])
-    assert after(cut, TrialEnded(trial_id="a")).cut_short == {"b"}
-
-
-def test_failed_trial_is_recorded_as_errored_or_restarting_until_retried():
-    failed = [TrialFailed(trial_id="a"), TrialErrored(trial_id="b")]
-    assert after(*failed).failed == {"a": False, "b": True}
-    assert after(*failed, TrialRetried(trial_id="a")).failed == {"b": True}
 
 
 def test_report_whose_validation_failed_is_suspect_until_another_validation_succeeds():

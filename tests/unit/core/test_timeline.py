@@ -24,7 +24,6 @@ from tunekit.core.events import (
     ValidationEnded,
 )
 from tunekit.core.queue import Queue
-from tunekit.core.ranking import ranking_of
 from tunekit.core.report import Report, Stage, Wants
 from tunekit.core.timeline import Timeline
 
@@ -43,27 +42,19 @@ def added() -> Event:
     return event("trial_added", 0.0, config={"lr": 1}, folder="f")
 
 
-def scored(iteration: int, at: float, accuracy: float) -> list[Event]:
-    """Return the events of a report whose validation has ended and that Tune has not processed."""
+def validated(iteration: int, accuracy: float, decision: str = "CONTINUE") -> list[Event]:
+    """Return the events of a report until Tune has processed its score."""
     return [
-        reported(iteration, at),
-        saved(iteration, at, validates=True),
-        ended(iteration, at + 0.5, accuracy),
-    ]
-
-
-def validated(
-    iteration: int, at: float, accuracy: float, decision: str = "CONTINUE", **known: Any
-) -> list[Event]:
-    return [
-        *scored(iteration, at, accuracy),
-        processed(iteration, at + 0.5, decision, **known),
+        reported(iteration, iteration),
+        saved(iteration, iteration, validates=True),
+        ended(iteration, iteration + 0.5, accuracy),
+        processed(iteration, iteration + 0.5, decision),
     ]
 
 
 @pytest.mark.parametrize(("mode", "scores", "at"), [("max", (1, 3, 3), 2), ("min", (2, 1, 1), 2)])
 def test_best_of_equal_scores_is_the_first(mode, scores, at):
-    lines = [line for n, score in enumerate(scores, 1) for line in validated(n, n, score)]
+    lines = [line for n, score in enumerate(scores, 1) for line in validated(n, score)]
     best = replay(added(), *lines).score("a", "accuracy", mode)
     assert best is not None and best.iteration == at
 
@@ -72,14 +63,6 @@ def test_only_reports_with_checkpoints_are_unprocessed_after_a_kill():
     lines = [added(), reported(1, 1.0), saved(1, 1.0), reported(2, 2.0), reported(3, 3.0)]
     for sessions, unprocessed in ([{"n": 0}], 3), ([{"n": 0}, {"n": 6}], 1):
         assert replay(*lines, sessions=sessions).trials["a"].unprocessed == unprocessed
-
-
-def test_each_checkpoint_of_a_followed_folder_is_a_processed_row():
-    first = [reported(1, 1.0), saved(1, 1.0), requested(1, 1.0), ended(1, 1.5, 0.5)]
-    lines = [added(), *first, reported(2, 2.0), saved(2, 2.0)]
-    timeline = replay(*lines, sessions=[{"n": 0, "followed": "/run"}])
-    assert (timeline.trials["a"].iteration, timeline.trials["a"].unprocessed) == (2, 0)
-    assert [row.get("accuracy") for row in timeline.rows("a")] == [0.5, None]
 
 
 def spans(timeline: Timeline, kind: str) -> list[tuple[float, float]]:
@@ -111,7 +94,6 @@ RETRIED = [
     of_validation("attempt_began", 6.0, attempt=2),
     ended(1, 9.0, 0.5),
 ]
-BEGUN = [added(), reported(1, 1.0), requested(1, 1.0), STARTED, BEGAN]
 
 
 @pytest.mark.parametrize(
@@ -134,41 +116,21 @@ def test_validation_waits_until_its_newest_attempt_runs_and_then_runs_until_the_
 
 
 def test_validation_that_ran_when_its_driver_was_killed_is_queued_after_the_restore():
-    lines = [
-        *BEGUN,
-        reported(2, 3.0),
-        of_validation("attempt_started", 60.0),
-        of_validation("attempt_began", 61.0),
-    ]
-    sessions = [{"n": 0}, {"n": 6}]
-    assert replay(*lines[:6], sessions=sessions[:1]).validations[0]["status"] == "running"
-    restored = replay(*lines[:6], sessions=sessions)
+    lines = [added(), reported(1, 1.0), requested(1, 1.0), STARTED, BEGAN, reported(2, 3.0)]
+    restored = replay(*lines, sessions=[{"n": 0}, {"n": 6}])
     assert restored.validations[0]["status"] == "queued"
     assert spans(restored, "validating") == []
-    again = replay(*lines, sessions=sessions)
-    assert again.validations[0]["status"] == "running"
-    assert spans(again, "requested") == [(1.0, 61.0)]
+    restored.extend([structs.replace(of_validation("attempt_began", 61.0), n=7)])
+    assert restored.validations[0]["status"] == "running"
+    assert spans(restored, "requested") == [(1.0, 61.0)]
 
 
 @pytest.mark.parametrize(
     "last", [event("trial_errored", 4.0), reported(2, 4.0)], ids=["failed", "reported"]
 )
 def test_trial_is_not_shown_as_stopped_after_a_failure_or_a_later_report(last):
-    trial = replay(added(), *validated(1, 1.0, 0.5, "STOP"), last).trials["a"]
+    trial = replay(added(), *validated(1, 0.5, "STOP"), last).trials["a"]
     assert not trial.stopped and trial.shown_status == trial.status
-
-
-def test_attempt_without_a_start_line_is_dated_by_its_begin_line():
-    began = of_validation("attempt_began", 2.0, attempt=2, after_s=0.5)
-    timeline = replay(added(), reported(1, 0.0), saved(1, 1.0, validates=True), began)
-    [row] = timeline.validations
-    assert (row["status"], row["attempts"]) == ("running", 2)
-    assert (row["requested"], row["started"], row["ran_from"]) == (1.0, 1.5, 2.0)
-
-
-def test_validation_requested_again_after_a_kill_keeps_its_first_request_time():
-    timeline = replay(added(), reported(1, 1.0), requested(1, 1.0), requested(1, 30.0))
-    assert [row["requested"] for row in timeline.validations] == [1.0]
 
 
 @pytest.mark.parametrize(
@@ -201,34 +163,6 @@ def test_sweep_has_ended_only_if_no_event_follows_the_end_of_its_session():
     assert replay(finished, reported(1, 2.0)).end is None
 
 
-def test_each_generation_of_a_trial_keeps_its_own_hyperparameters():
-    """Those before the first exploit may not be those that the trial was added with."""
-    donor = {"donor_id": "b", "donor_generation": 0, "iteration": 2, "checkpoint": "./b/c2"}
-    configs = {"old_config": {"lr": 2}, "donor_config": {"lr": 5}, "config": {"lr": 6}}
-    timeline = replay(
-        added(),
-        reported(2, 1.0),
-        event("exploited", 2.0, generation=1, reached=2, **donor, **configs),
-    )
-    assert [timeline.config_of("a", n)["lr"] for n in (0, 1, None)] == [2, 6, 6]
-
-
-@pytest.mark.parametrize(
-    ("metric", "mode", "rank", "best", "last"),
-    [
-        ("accuracy", "max", 1, 0.9, 0.7),
-        ("accuracy", "min", 1, 0.7, 0.7),
-        ("accuracy", None, None, None, 0.7),
-        (None, "max", None, None, None),
-    ],
-)
-def test_trial_is_ranked_only_with_both_a_metric_and_a_mode(metric, mode, rank, best, last):
-    timeline = replay(added(), *validated(1, 1.0, 0.9), *validated(2, 2.0, 0.7))
-    [one] = ranking_of(timeline, metric, mode)
-    assert (one.rank, one.best_value, one.last_value) == (rank, best, last)
-    assert one.hyperparameters == {"lr": 1}
-
-
 # Later validations ------------------------------------------------------------------------------
 
 
@@ -237,8 +171,8 @@ def unscored(iteration: int, *, run: int = 1) -> list[Event]:
     return [reported(iteration, 1.0), saved(iteration, 1.0, run=run), processed(iteration, 1.0)]
 
 
-def later(iteration: int, *, run: int = 1, trial: str = "a", **metrics: float) -> dict[str, Any]:
-    known = named(iteration, run=run, trial=trial)
+def later(iteration: int, *, run: int = 1, **metrics: float) -> dict[str, Any]:
+    known = named(iteration, run=run)
     at = {"id": known["id"], "checkpoint": known["checkpoint"]}
     return {"name": "new", "status": "validated", "metrics": metrics, **at}
 
@@ -251,15 +185,6 @@ def test_later_score_of_an_older_run_is_not_shown_in_the_row_of_the_newer_run():
     assert next(new.rows("a"))["new"] == {"f1": 0.5}
 
 
-def test_later_validation_scores_a_checkpoint_that_the_sweep_has_not_validated():
-    timeline = replay(*unscored(1), *unscored(2), later=[later(2, f1=0.5)])
-    [score] = timeline.scores("a")
-    assert (score.iteration, score.value("new/f1"), score.checkpoint) == (2, 0.5, "./f/c2-1")
-    assert timeline.score("a", "new/f1", "max") == score
-    assert timeline.score("a", "accuracy", "max") is None
-    assert timeline.validations == [] and not timeline.state.history.names
-
-
 def test_sweeps_own_metric_takes_precedence_over_a_later_one_of_its_name():
     own = ended(1, 2.0, {"new": {"f1": 0.9}})
     lines = [*unscored(1), requested(1, 2.0), own]
@@ -267,11 +192,6 @@ def test_sweeps_own_metric_takes_precedence_over_a_later_one_of_its_name():
     [score] = timeline.scores("a")
     assert score.value("new/f1") == 0.9 and score.value("new/recall") == 0.2
     assert timeline.names == ["new/f1", "new/recall"]
-
-
-def test_later_score_of_an_unknown_trial_is_left_out():
-    timeline = replay(*unscored(1), later=[later(1, trial="b", f1=0.5)])
-    assert timeline.names == [] and list(timeline.trials) == ["a"]
 
 
 # Whatever happens in a sweep, in any order ------------------------------------------------------

@@ -43,46 +43,39 @@ def kinds(commands) -> list[type]:
 # What a trial does --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("trial", "situation", "expected"),
-    [
-        (WaitingTrial("a", Queue()), Situation(), [Train]),
-        (WaitingTrial("a", Queue(), has_process=False), Situation(), [StartAgain]),
-        (pending(), Situation(), [Train]),
-        (pending(decides_again=False), Situation(), [Stay]),
-        (pending(decides_again=False, has_process=False), Situation(), []),
-        (pending(can=RESUMES), Situation(others_wait=True, reuses=True), [Release]),
-        (pending(can=RESUMES, saved=False), Situation(others_wait=True, reuses=True), [Stay]),
-        (pending(can=RESUMES), Situation(leaving={"a"}), [Release]),
-        (pending(can=RESUMES, saved=False), Situation(leaving={"a"}), [Stay]),
-        (pending(), Situation(leaving={"a"}), [Train]),
-        # Its loop waits in the middle of an iteration, which would be lost with its process.
-        (pending(asks_until=9.0), Situation(), [Stay]),
-        (pending(asks_until=9.0), Situation(now=9.0), [Train]),
-        (pending(asks_until=0.0, saved=False), Situation(now=9.0), [Stay]),
-        (pending(asks_until=9.0, can=RESUMES), Situation(others_wait=True, reuses=True), [Stay]),
-        (pending(asks_until=9.0, can=RESUMES), Situation(leaving={"a"}), [Release]),
-        (WaitingTrial("a", Queue(), asks_until=9.0), Situation(), [Train]),
-    ],
-    ids=[
-        "trains-without-a-pending-report",
-        "starts-again-without-a-pending-report",
-        "trains-if-the-scheduler-decides-again",
-        "waits-for-its-last-decision",
-        "stays-without-a-process",
-        "releases-to-a-new-trial",
-        "waits-until-it-is-saved",
-        "leaves-its-node",
-        "waits-until-it-is-saved-to-leave-its-node",
-        "cannot-leave-its-node",
-        "loop-waits",
-        "loop-waits-no-longer",
-        "loop-waits-until-it-is-saved",
-        "loop-waits-rather-than-release",
-        "loop-leaves-its-node",
-        "loop-has-nothing-to-wait-for",
-    ],
-)
+FOR_OTHERS, LEAVES = Situation(others_wait=True, reuses=True), Situation(leaving={"a"})
+IDLE = WaitingTrial("a", Queue())
+
+NEXT = {
+    "trains without a pending report": (IDLE, Situation(), [Train]),
+    "starts again without a pending report": (
+        IDLE._replace(has_process=False),
+        Situation(),
+        [StartAgain],
+    ),
+    "trains if the scheduler decides again": (pending(), Situation(), [Train]),
+    "waits for its last decision": (pending(decides_again=False), Situation(), [Stay]),
+    "stays without a process": (
+        pending(decides_again=False, has_process=False),
+        Situation(),
+        [],
+    ),
+    "releases to a new trial": (pending(can=RESUMES), FOR_OTHERS, [Release]),
+    "waits until it is saved": (pending(can=RESUMES, saved=False), FOR_OTHERS, [Stay]),
+    "leaves its node": (pending(can=RESUMES), LEAVES, [Release]),
+    "waits until it is saved to leave": (pending(can=RESUMES, saved=False), LEAVES, [Stay]),
+    "cannot leave its node": (pending(), LEAVES, [Train]),
+    # Its loop waits in the middle of an iteration, which would be lost with its process.
+    "loop waits": (pending(asks_until=9.0), Situation(), [Stay]),
+    "loop waits no longer": (pending(asks_until=9.0), Situation(now=9.0), [Train]),
+    "loop waits for its save": (pending(asks_until=0.0, saved=False), Situation(now=9.0), [Stay]),
+    "loop does not release": (pending(asks_until=9.0, can=RESUMES), FOR_OTHERS, [Stay]),
+    "loop leaves its node": (pending(asks_until=9.0, can=RESUMES), LEAVES, [Release]),
+    "loop has nothing to wait for": (IDLE._replace(asks_until=9.0), Situation(), [Train]),
+}
+
+
+@pytest.mark.parametrize(("trial", "situation", "expected"), NEXT.values(), ids=NEXT)
 def test_trial_trains_waits_or_releases_its_slot(trial, situation, expected):
     assert kinds(machine().next(trial, situation)) == expected
 
@@ -117,29 +110,23 @@ def started(waiting, situation, capacity=0, trials="") -> list[tuple[str, bool]]
     return [(one.attempt.request.trial_id, one.in_trial) for one in commands]
 
 
+STARTS = {
+    "in free resources": (Situation(), 2, "", [("a", False), ("b", False)]),
+    "one waits for resources": (Situation(), 0, "", [("a", False)]),
+    "in waiting trials": (IN_TRIALS, 0, "ab", [("a", True), ("b", True)]),
+    "none if trials will wait soon": (IN_TRIALS, 0, "", []),
+    "in a waiting trial and free resources": (IN_TRIALS, 1, "b", [("b", True), ("a", False)]),
+    "not in a trial that leaves": (IN_TRIALS._replace(leaving={"a"}), 0, "ab", [("b", True)]),
+}
+
+
 @pytest.mark.parametrize(
-    ("situation", "capacity", "trials", "expected"),
-    [
-        (Situation(), 2, "", [("a", False), ("b", False)]),
-        (Situation(), 0, "", [("a", False)]),  # it waits for resources
-        (IN_TRIALS, 0, "ab", [("a", True), ("b", True)]),
-        (IN_TRIALS, 0, "", []),  # trials will wait soon
-        (IN_TRIALS, 1, "b", [("b", True), ("a", False)]),
-        (IN_TRIALS._replace(leaving={"a"}), 0, "ab", [("b", True)]),
-    ],
-    ids=[
-        "in-free-resources",
-        "one-waits-for-resources",
-        "in-waiting-trials",
-        "none-if-trials-will-wait-soon",
-        "in-a-waiting-trial-and-in-free-resources",
-        "not-in-a-trial-that-leaves-its-node",
-    ],
+    ("situation", "capacity", "trials", "expected"), STARTS.values(), ids=STARTS
 )
 def test_validations_start_in_waiting_trials_or_in_free_resources(
     situation, capacity, trials, expected
 ):
-    assert started(machine(requests="abc"[:2]), situation, capacity, trials) == expected
+    assert started(machine(requests="ab"), situation, capacity, trials) == expected
 
 
 def test_long_validation_runs_elsewhere_if_its_trial_could_train_meanwhile():
@@ -244,46 +231,16 @@ def test_trial_that_cannot_resume_trains_on_if_its_waiting_loop_starves_validati
 @pytest.mark.parametrize(
     ("rules", "shares", "situation", "expected"),
     [
-        ({}, ALONGSIDE, Situation(), Circumstances()),
-        ({"on_pending": "continue"}, ALONGSIDE, Situation(), Circumstances("continue")),
         # Only validations in trials' processes are worth waiting for.
         ({"where": "trial"}, ALONGSIDE, IN_TRIALS, Circumstances("wait")),
         ({"where": "trial"}, ALONGSIDE, Situation(), Circumstances()),
-        (
-            {"where": "trial", "on_pending": "continue"},
-            ALONGSIDE,
-            IN_TRIALS,
-            Circumstances("continue"),
-        ),
-        ({"synchronous": True}, ALONGSIDE, Situation(), Circumstances(synchronous=True)),
-        ({}, ALONGSIDE, Situation(others_wait=True), Circumstances(others_wait=True)),
-        ({}, ALONGSIDE, Situation(reuses=True), Circumstances(reuses=True)),
-        ({}, ALONGSIDE, Situation(leaving={"a"}), Circumstances(leaving={"a"})),
         # Only if no trial can host them.
         ({}, Shares(exclusive=True), Situation(), Circumstances(exclusive=True)),
         ({}, Shares(exclusive=True), Situation(typical=HOSTS), Circumstances()),
     ],
 )
-def test_circumstances_of_waiting_trials_follow_from_situation_and_settings(
+def test_trials_wait_for_validations_in_their_processes_and_make_room_for_others(
     rules, shares, situation, expected
 ):
     found = machine(shares, **rules).circumstances(situation)
     assert found._replace(typical=expected.typical) == expected
-
-
-@pytest.mark.parametrize(
-    ("rules", "shares", "reuses", "measured"),
-    [
-        ({}, ALONGSIDE, False, True),
-        ({"on_pending": "wait"}, ALONGSIDE, False, False),  # nothing depends on it
-        ({"on_pending": "wait"}, Shares(apart=True), False, True),  # a slot may be released
-        ({"on_pending": "wait"}, Shares(apart=True), True, False),
-    ],
-)
-def test_typical_wait_is_computed_only_where_a_decision_depends_on_it(
-    rules, shares, reuses, measured
-):
-    waiting = machine(shares, **rules)
-    waiting.pool.durations.runs.append(7.0)
-    typical = waiting.circumstances(Situation(reuses=reuses)).typical
-    assert typical.wait_s == (7.0 if measured else None)
