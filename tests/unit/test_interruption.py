@@ -18,12 +18,11 @@ from ray import tune
 from ray.exceptions import RaySystemError
 
 import tunekit
-from tests.support.restores import tuner
+from tests.support.restores import train, tuner
 from tunekit._ray import interruption
 from tunekit._ray.interruption import RayWatch, answers, ended_by_sigterm, without_advice
 from tunekit._ray.tuner import settings_of
 from tunekit.core.events import Home
-from tunekit.driver.callback import ValidationCallback
 from tunekit.journal.storage import LocalFolder
 
 
@@ -114,19 +113,21 @@ def fit(monkeypatch):
     return run
 
 
-def test_interrupted_sweep_prints_the_command_and_the_call_that_resume_it(tmp_path, fit, caplog):
-    assert len(fit(make(tmp_path), ended=False)) == 0
-    [said] = caplog.messages
-    assert f"tunekit resume '{tmp_path}/my sweep'\n" in said
-    assert f'tunekit.Tuner.restore("{tmp_path}/my sweep", train).fit()' in said
-
-
-def test_command_that_resumes_has_a_placeholder_for_a_trainable_that_cannot_be_imported(
-    tmp_path, fit, caplog
+@pytest.mark.parametrize(
+    ("trainable", "command", "call"),
+    [
+        (train, "tunekit resume '{}'\n", 'tunekit.Tuner.restore("{}", train).fit()'),
+        (lambda config: None, "'{}' --trainable FILE.py:NAME\n", '("{}", trainable).fit()'),
+    ],
+    ids=["imported", "cannot be imported"],
+)
+def test_interrupted_sweep_prints_the_command_and_the_call_that_resume_it(
+    tmp_path, fit, caplog, trainable, command, call
 ):
-    fit(make(tmp_path, lambda config: None), ended=False)
-    assert "my sweep' --trainable FILE.py:NAME\n" in caplog.text
-    assert ", trainable).fit()" in caplog.text
+    assert len(fit(make(tmp_path, trainable), ended=False)) == 0
+    [said] = caplog.messages
+    assert command.format(tmp_path / "my sweep") in said
+    assert call.format(tmp_path / "my sweep") in said
 
 
 @pytest.mark.parametrize(
@@ -157,25 +158,6 @@ def test_fit_that_raised_before_the_sweep_began_can_be_called_again(tmp_path, fi
     with pytest.raises(tunekit.errors.ConfigError, match="too small"):
         tuner.fit()
     assert len(fit(tuner, ended=True)) == 0
-
-
-# Which tuner may continue -------------------------------------------------------------------------
-
-
-def test_sweep_restored_with_the_tuner_of_ray_raises_and_names_the_right_call(tmp_path):
-    trainable = settings_of(make(tmp_path)).trainable
-    stock = tune.Tuner.restore(str(tmp_path / "my sweep"), trainable)
-    [validation] = [
-        c for c in settings_of(stock).callbacks if isinstance(c, tunekit.ValidationCallback)
-    ]
-    with pytest.raises(tunekit.errors.RestoreError) as caught:
-        validation.setup()
-    assert "tunekit.Tuner.restore(" in str(caught.value)
-
-
-def test_validation_callback_that_was_passed_by_hand_runs_in_any_tuner():
-    validation = ValidationCallback(tunekit.ValidationConfig(fn=lambda checkpoint: {}))
-    validation.setup()
 
 
 # A Ray that the signal has ended, too -----------------------------------------------------------
@@ -219,15 +201,16 @@ def test_address_answers_while_a_server_listens():
 class Stuck:
     """A driver whose main thread blocks in a call to Ray when SIGTERM arrives."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *dead: Any):
-        self.alive, self.done = {GCS, RAYLET} - set(dead), threading.Event()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *dead: Any, blocked: bool = True):
+        self.done, self.rays = threading.Event(), RayWatch()
         self.closed, self.left = 0, []
-        self.rays = RayWatch()
         found = {"GCS": GCS, "raylet": RAYLET}
         monkeypatch.setattr(interruption, "services", lambda: found)
-        monkeypatch.setattr(interruption, "answers", self.alive.__contains__)
+        monkeypatch.setattr(interruption, "answers", lambda address: address not in dead)
         monkeypatch.setattr(interruption, "_GRACE_S", 0.001)
         monkeypatch.setattr(interruption, "end_process", self.leave)
+        monkeypatch.setattr(interruption, "is_in_ray", lambda: blocked)
+        monkeypatch.setattr(ray, "is_initialized", lambda: True)
 
     def close(self) -> None:
         self.closed += 1
@@ -240,36 +223,26 @@ class Stuck:
         return self.rays.watching(lambda: "    tunekit resume /results/digits", self.close)
 
 
-@pytest.fixture
-def in_ray(monkeypatch):
-    """Let the main thread block in a call to Ray."""
-    monkeypatch.setattr("tunekit._ray.interruption.is_in_ray", lambda: True)
-    monkeypatch.setattr(ray, "is_initialized", lambda: True)
-
-
-def terminate() -> None:
-    with pytest.raises(KeyboardInterrupt):
-        signal.raise_signal(signal.SIGTERM)
-
-
-def test_driver_blocked_in_ray_leaves_after_sigterm_if_the_gcs_has_ended(
-    in_ray, caplog, monkeypatch
+@pytest.mark.parametrize(
+    ("blocked", "closed"), [(True, 1), (False, 0)], ids=["in Ray", "may be writing"]
+)
+def test_driver_leaves_after_sigterm_if_the_gcs_has_ended_and_records_its_end_only_in_ray(
+    caplog, monkeypatch, blocked, closed
 ):
-    driver = Stuck(monkeypatch, GCS)
+    driver = Stuck(monkeypatch, GCS, blocked=blocked)
     with ended_by_sigterm(), driver.watched():
         driver.rays.check()  # without a signal, the GCS may come back
-        terminate()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
         assert driver.done.wait(60)
         with pytest.raises(RaySystemError, match="GCS"):
             driver.rays.check()  # what fails now is not to be recorded
-    assert (driver.closed, driver.left) == (1, [128 + signal.SIGTERM])
+    assert (driver.closed, driver.left) == (closed, [128 + signal.SIGTERM])
     [said] = caplog.messages
     assert "SIGTERM" in said and "GCS" in said and "tunekit resume /results/digits" in said
 
 
-def test_driver_blocked_in_ray_while_it_exits_leaves_if_the_gcs_has_ended(
-    in_ray, caplog, monkeypatch
-):
+def test_driver_blocked_in_ray_while_it_exits_leaves_if_the_gcs_has_ended(caplog, monkeypatch):
     """Ray's hook for uncaught exceptions, and what Tune does at exit, ask the GCS."""
     driver = Stuck(monkeypatch, GCS)
     with pytest.raises(KeyboardInterrupt), ended_by_sigterm(), driver.watched():
@@ -279,20 +252,8 @@ def test_driver_blocked_in_ray_while_it_exits_leaves_if_the_gcs_has_ended(
     assert "tunekit resume" in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("blocked", "dead", "left"),
-    [(False, (GCS,), [128 + signal.SIGTERM]), (True, (), [])],
-    ids=["may be writing", "Ray still runs"],
-)
-def test_driver_leaves_after_sigterm_only_without_ray_and_writes_no_line_outside_of_it(
-    in_ray, monkeypatch, blocked, dead, left
-):
-    monkeypatch.setattr("tunekit._ray.interruption.is_in_ray", lambda: blocked)
-    driver = Stuck(monkeypatch, *dead)
-    with ended_by_sigterm(), driver.watched():
-        terminate()
-        if dead:
-            assert driver.done.wait(60)
-        else:
-            driver.rays.check()
-    assert (driver.closed, driver.left) == (0, left)
+def test_driver_blocked_in_ray_stays_after_sigterm_while_ray_runs(monkeypatch):
+    driver = Stuck(monkeypatch)
+    with pytest.raises(KeyboardInterrupt), ended_by_sigterm(), driver.watched():
+        signal.raise_signal(signal.SIGTERM)
+    assert (driver.closed, driver.left) == (0, [])
