@@ -30,7 +30,6 @@ def problems_of(call) -> tuple[str, ...]:
 #: Settings, and what the problem must name.
 WRONG = [
     ({"when": 0}, ["when=0", "1"]),
-    ({"when": 1.5}, ["when=1.5"]),
     ({"when": True}, ["when=True"]),
     ({"when": "2"}, ["when='2'", "'auto'", "'decisions'", "'requested'"]),
     ({"where": "here"}, ["where='here'", "'auto'", "'trial'", "'elsewhere'"]),
@@ -41,12 +40,10 @@ WRONG = [
         ["where='trial'", "ray_remote_kwargs['runtime_env']"],
     ),
     ({"max_in_flight": 0}, ["max_in_flight=0", "1", "None"]),
-    ({"max_in_flight": -3}, ["max_in_flight=-3"]),
     ({"max_retries": -1}, ["max_retries=-1", "0"]),
-    ({"max_retries": None}, ["max_retries=None"]),
     ({"on_pending": "hold"}, ["on_pending='hold'", "'auto'", "'wait'", "'continue'"]),
     ({"on_failure": None}, ["on_failure=None", "'record'", "'raise'", "'ignore'"]),
-    ({"constraints": ["a <= 1", 2]}, ["constraints[1]=2"]),
+    ({"constraints": ["a <= 1"]}, ["constraints[0]='a <= 1'", "Constraint"]),
     ({"fn": None}, ["fn=None"]),
     ({"task_config": {"timeout_s": 3}}, ["task_config={'timeout_s': 3}", "ValidationTaskConfig"]),
     (
@@ -118,20 +115,15 @@ def uses_table(checkpoint):
 uses_table.__module__ = "__main__"
 TABLE = np.zeros(1 << 16)
 
-LARGE = {
-    "array": lambda: np.zeros(1 << 16),
-    "two dimensions": lambda: np.zeros((2, 1 << 15), order="F"),
-    "frame": lambda: pd.DataFrame({"x": np.zeros(1 << 16), "y": ["a"] * (1 << 16)}),
-    "bytes": lambda: bytes(1 << 20),
-    "bytearray": lambda: bytearray(1 << 20),
-}
 
-
-@pytest.mark.parametrize("kind", LARGE)
-def test_validation_function_and_its_arguments_may_hold_large_data(kind):
-    large = LARGE[kind]()
-    kwargs = train.ValidationTaskConfig(fn_kwargs={"data": large})
-    ValidationConfig(fn=by_closure(large), task_config=kwargs)
+def test_validation_function_and_its_arguments_may_hold_large_data():
+    frame = pd.DataFrame({"x": np.zeros(1 << 16), "y": ["a"] * (1 << 16)})
+    large = {
+        "array": np.zeros((2, 1 << 15), order="F"),
+        "frame": frame,
+        "bytes": bytearray(1 << 20),
+    }
+    ValidationConfig(by_closure(large), task_config=train.ValidationTaskConfig(fn_kwargs=large))
     for fn in (functools.partial(by_closure(1), data=large), uses_table):
         ValidationConfig(fn=fn)
 
@@ -151,18 +143,6 @@ def documented(checkpoint, train_run_name: str, epoch: int):
     return {"accuracy": 0.5}
 
 
-def no_arguments():
-    return {"accuracy": 0.5}
-
-
-def wide(checkpoint, **kwargs):
-    return {"accuracy": 0.5}
-
-
-def positional(checkpoint, config, /):
-    return {"accuracy": 0.5}
-
-
 class Evaluator:
     def __call__(self, checkpoint, epoch):
         return {"accuracy": 0.5}
@@ -174,52 +154,38 @@ def with_arguments(fn, kwargs):
 
 
 @pytest.mark.parametrize(
-    ("fn", "kwargs"),
-    [
-        (documented, {}),
-        (documented, {"train_run_name": "a"}),
-        (validate, {}),
-        (wide, {}),
-        (Evaluator, {}),
-        (functools.partial(Evaluator), {}),
-        (len, {}),
-    ],
-)
-def test_validation_function_may_lack_arguments_that_reports_can_pass_later(fn, kwargs):
-    assert with_arguments(fn, kwargs).fn is fn
-
-
-@pytest.mark.parametrize(
-    ("fn", "kwargs", "named"),
-    [
-        (no_arguments, {}, "fn(checkpoint)"),
-        (lambda *, checkpoint: {}, {}, "fn(checkpoint)"),
-        (validate, {"batchsize": 1}, "'batchsize'"),
-        (documented, {"epochs": 3}, "'epochs'"),
-        (documented, {"checkpoint": 1}, "'checkpoint'"),
-        (positional, {}, "'config'"),
-        (positional, {"config": 3}, "'config'"),
-    ],
-)
-def test_validation_function_that_no_report_can_complete_is_refused(fn, kwargs, named):
-    [problem] = problems_of(lambda: with_arguments(fn, kwargs))
-    assert named in problem
-
-
-@pytest.mark.parametrize(
     ("fn", "kwargs", "lacks"),
     [
         (documented, {}, ["train_run_name", "epoch"]),
         (documented, {"epoch": 3}, ["train_run_name"]),
         (documented, {"epoch": 3, "train_run_name": "a"}, []),
         (validate, {}, []),
-        (wide, {}, []),
+        (lambda checkpoint, **kwargs: {}, {}, []),
         (Evaluator, {}, ["epoch"]),
+        (functools.partial(Evaluator), {}, ["epoch"]),
         (lambda first, second=2, *rest, third, **more: {}, {}, ["third"]),
+        (len, {}, []),
     ],
 )
-def test_missing_arguments_are_the_required_parameters_without_a_value(fn, kwargs, lacks):
+def test_validation_function_may_lack_arguments_that_reports_can_pass_later(fn, kwargs, lacks):
+    assert with_arguments(fn, kwargs).fn is fn
     assert missing_arguments(signature_of(fn), kwargs) == lacks
+
+
+@pytest.mark.parametrize(
+    ("fn", "kwargs", "named"),
+    [
+        (lambda: {"accuracy": 0.5}, {}, "fn(checkpoint)"),
+        (lambda *, checkpoint: {}, {}, "fn(checkpoint)"),
+        (validate, {"batchsize": 1}, "'batchsize'"),
+        (documented, {"checkpoint": 1}, "'checkpoint'"),
+        (lambda checkpoint, config, /: {}, {}, "'config'"),
+        (lambda checkpoint, config, /: {}, {"config": 3}, "'config'"),
+    ],
+)
+def test_validation_function_that_no_report_can_complete_is_refused(fn, kwargs, named):
+    [problem] = problems_of(lambda: with_arguments(fn, kwargs))
+    assert named in problem
 
 
 async def waits(checkpoint):
@@ -247,7 +213,6 @@ class Waiting:
         (Waiting, "coroutine"),
         (Waiting(), "coroutine"),
         (yields, "generator"),
-        (functools.partial(yields), "generator"),
         (both, "asynchronous generator"),
     ],
 )

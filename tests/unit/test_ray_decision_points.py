@@ -6,6 +6,7 @@ That exactly the scores which they decide on are computed is in
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -84,34 +85,6 @@ def test_decision_point_of_a_restarted_trial_is_what_its_hyperband_bracket_waits
 # The others --------------------------------------------------------------------------------------
 
 
-class Own(ASHAScheduler):
-    pass
-
-
-@pytest.mark.parametrize(
-    ("base", "rule", "time_attr"),
-    [
-        (FIFOScheduler(), Never(), "training_iteration"),
-        (MedianStoppingRule(time_attr="t"), Always(), "t"),
-        (Own(time_attr="t", metric="acc", mode="max"), Always(), "training_iteration"),
-        (ResourceChangingScheduler(), Never(), "training_iteration"),
-        (ResourceChangingScheduler(MedianStoppingRule(time_attr="t")), Always(), "t"),
-        (ASHAScheduler(time_attr="t", metric="acc", mode="max"), Never(), "t"),
-        (hyperband(HyperBandScheduler, 9, 3), Never(), "training_iteration"),
-        (hyperband(HyperBandForBOHB, 9, 3), Never(), "training_iteration"),
-        (PromotionASHA(time_attr="t", metric="acc", mode="max"), Never(), "t"),
-        (pbt(), Never(), "t"),
-        (pbt(PB2), Never(), "t"),
-    ],
-    ids=lambda value: type(value).__name__,
-)
-def test_each_scheduler_has_its_time_attribute_and_a_rule_for_a_trial_it_does_not_know(
-    base, rule, time_attr
-):
-    assert rule_for(base, FakeTrial("never added")) == rule
-    assert time_attr_of(base) == time_attr
-
-
 def test_trial_that_was_removed_from_its_scheduler_has_no_decision_point():
     base = ASHAScheduler(metric="acc", mode="max")
     trial = FakeTrial("a")
@@ -127,6 +100,10 @@ def test_scheduler_without_a_private_attribute_raises_an_error_that_names_it():
         rule_for(base, FakeTrial("a"))
 
 
+class Own(ASHAScheduler):
+    pass
+
+
 class OwnPBT(PopulationBasedTraining):
     pass
 
@@ -140,29 +117,39 @@ class OwnPromotion(PromotionASHA):
         return self.CONTINUE
 
 
+NAMED = {"metric": "acc", "mode": "max"}
+AT_TIMES = Traits(at_times=True, clones=False)
+SYNCHRONOUS = Traits(at_times=True, waits_for_all=True, synchronous=True)
+
+
 @pytest.mark.parametrize(
-    ("scheduler", "traits"),
+    ("scheduler", "time_attr", "rule", "traits"),
     [
-        (FIFOScheduler(), Traits(clones=False, pauses=False)),
-        (MedianStoppingRule(), Traits(clones=False)),
-        (ASHAScheduler(), Traits(at_times=True, clones=False, pauses=False)),
-        (ResourceChangingScheduler(ASHAScheduler()), Traits(at_times=True, clones=False)),
-        (Own(), Traits()),
-        (HyperBandScheduler(), Traits(at_times=True, clones=False, waits_for_all=True)),
-        (OwnHyperBand(), Traits(waits_for_all=True)),
-        (HyperBandForBOHB(), Traits(at_times=True, clones=False)),
-        (PromotionASHA(), Traits(at_times=True, clones=False)),
-        (OwnPromotion(), Traits()),
-        (pbt(), Traits(at_times=True)),
-        (pbt(PB2), Traits(at_times=True)),
-        (pbt(synch=True), Traits(at_times=True, waits_for_all=True, synchronous=True)),
-        (pbt(PB2, synch=True), Traits(at_times=True, waits_for_all=True, synchronous=True)),
-        (pbt(OwnPBT, synch=True), Traits(waits_for_all=True, synchronous=True)),
+        (FIFOScheduler(), None, Never(), Traits(clones=False, pauses=False)),
+        (MedianStoppingRule(time_attr="t"), "t", Always(), Traits(clones=False)),
+        (ASHAScheduler("t", **NAMED), "t", Never(), replace(AT_TIMES, pauses=False)),
+        (ResourceChangingScheduler(), None, Never(), Traits(clones=False)),
+        (ResourceChangingScheduler(ASHAScheduler("t", **NAMED)), "t", Never(), AT_TIMES),
+        (Own(time_attr="t", **NAMED), None, Always(), Traits()),
+        (hyperband(HyperBandScheduler, 9, 3), None, Never(), replace(AT_TIMES, waits_for_all=True)),
+        (hyperband(OwnHyperBand, 9, 3), None, Always(), Traits(waits_for_all=True)),
+        (hyperband(HyperBandForBOHB, 9, 3), None, Never(), AT_TIMES),
+        (PromotionASHA(time_attr="t", **NAMED), "t", Never(), AT_TIMES),
+        (OwnPromotion(**NAMED), None, Always(), Traits()),
+        (pbt(), "t", Never(), Traits(at_times=True)),
+        (pbt(PB2), "t", Never(), Traits(at_times=True)),
+        (pbt(synch=True), "t", Never(), SYNCHRONOUS),
+        (pbt(PB2, synch=True), "t", Never(), SYNCHRONOUS),
+        (pbt(OwnPBT, synch=True), None, Always(), replace(SYNCHRONOUS, at_times=False)),
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_each_scheduler_has_its_own_traits_and_a_subclass_the_cautious_ones(scheduler, traits):
+def test_scheduler_has_its_own_traits_and_rule_for_unknown_trials_and_a_subclass_cautious_ones(
+    scheduler, time_attr, rule, traits
+):
     assert traits_of(scheduler) == traits
+    assert rule_for(scheduler, FakeTrial("never added")) == rule
+    assert time_attr_of(scheduler) == (time_attr or "training_iteration")
 
 
 def test_replay_scheduler_decides_at_known_times_and_replays(tmp_path):
