@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
-import datetime
 import decimal
 import enum
-import pathlib
+import sys
 from typing import Any
 
 import numpy as np
@@ -16,10 +14,6 @@ from hypothesis import strategies as st
 
 def _raises(*args: Any, **known: Any) -> Any:
     raise RuntimeError("not this one")
-
-
-class Colour(enum.Enum):
-    RED = 1
 
 
 class Level(enum.IntEnum):
@@ -33,24 +27,12 @@ class Word(str):
     __repr__ = __hash__ = None  # type: ignore[assignment]
 
 
-@dataclasses.dataclass
-class Point:
-    x: float = 0.5
-    label: str = "p"
-
-
 Pair = collections.namedtuple("Pair", "a b")
 
 
 def hostile(*methods: str, base: type = object) -> type:
     """A class whose methods raise."""
     return type("Hostile", (base,), dict.fromkeys(methods, _raises))
-
-
-class RaisesOnClass:
-    @property
-    def __class__(self):
-        return _raises()
 
 
 class RaisesOnItem:
@@ -79,20 +61,9 @@ class ShowsNoText:
         return 3  # type: ignore[return-value]
 
 
-class Exits:
-    def __repr__(self):
-        raise SystemExit(1)
-
-
 def _cycle() -> dict[str, Any]:
     own: dict[str, Any] = {"loss": 0.5}
     own["again"] = own
-    return own
-
-
-def _cyclic_list() -> list[Any]:
-    own: list[Any] = [1]
-    own.append(own)
     return own
 
 
@@ -122,39 +93,28 @@ ODD = [
     lambda: {1, "a"},
     lambda: 1 + 2j,
     lambda: decimal.Decimal("sNaN"),
-    lambda: datetime.datetime(2024, 2, 29),
-    lambda: pathlib.PurePosixPath("/x"),
     lambda: Level.LOW,
     lambda: Word("word"),
-    lambda: Point(),
     lambda: Pair(1, 2),
     lambda: collections.defaultdict(list, {"a": [1]}),
-    lambda: (1, (2, {"x": 3})),
     lambda: object(),
     lambda: (x for x in "abc"),
     lambda: lambda: 1,
     lambda: np.float64("nan"),
     lambda: np.longdouble("1e4000"),
-    lambda: np.uint64(2**64 - 1),
     lambda: np.str_("\ud800"),
     lambda: np.array(0.5, dtype=object),
     lambda: np.arange(3),
-    lambda: np.zeros((1, 2, 3, 4, 5)),
     lambda: np.array([object(), None], dtype=object),
     lambda: np.zeros(2, dtype=[("a", "f4")]),
     lambda: np.ma.masked,
     lambda: {"__shown__": 1},
     lambda: {"__pickled__": "gASVAAAAAAAAAC4=", "__shown__": "x"},
     lambda: {1: "int", "1": "str", False: "bool", None: 0, 1.5: 0, (1, 2): 3, "\ud800": 4},
-    lambda: {b"key": 1, frozenset(): 2, Colour.RED: 3},
+    lambda: {b"key": 1, frozenset(): 2, Level.LOW: 3},
     lambda: {"a/b": {"c": 1}, "a": {"b/c": 2}},
-    dict,
-    list,
-    lambda: [10**400, "\ud800", None],
     _cycle,
-    _cyclic_list,
     _deep,
-    lambda: Endless(),
     lambda: hostile("__str__", "__repr__")(),
     lambda: hostile("__eq__", "__bool__", "__hash__", "__len__")(),
     lambda: hostile("__reduce__", "__reduce_ex__")(),
@@ -163,11 +123,12 @@ ODD = [
     lambda: hostile("__iter__", "items", "keys", "__getitem__", "__len__", base=dict)(a=1),
     lambda: hostile("__iter__", "__len__", base=list)([1]),
     lambda: {hostile("__str__", "__repr__")(): 1},
-    RaisesOnClass,
+    lambda: type("RaisesOnClass", (), {"__class__": property(_raises)})(),
+    lambda: type("Exits", (), {"__repr__": lambda self: sys.exit(1)})(),
+    Endless,
     RaisesOnItem,
     OpensBadly,
     ShowsNoText,
-    Exits,
 ]
 
 SCALARS = st.one_of(

@@ -14,44 +14,12 @@ from ray import tune
 import tunekit
 from tunekit.messages.log import showing_messages
 
-
-def program(code: str, tmp_path) -> subprocess.CompletedProcess[str]:
-    """Run a program with the library imported, without Ray."""
-    text = f"import logging\nimport tunekit\nlog = logging.getLogger('tunekit.x')\n{code}"
-    path = os.pathsep.join([os.path.dirname(os.path.dirname(tunekit.__file__))])
-    return subprocess.run(
-        [sys.executable, "-c", text],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PYTHONPATH": path},
-        cwd=tmp_path,
-        check=True,
-    )
-
-
-def test_logging_configured_after_the_import_gets_every_message_once(tmp_path):
-    done = program(
-        """
-assert not logging.getLogger("tunekit").handlers
-assert logging.getLogger("tunekit").propagate
-assert logging.getLogger("tunekit").level == logging.NOTSET
-log.warning("before")
-logging.basicConfig(format="APP %(message)s", force=True)
-log.warning("after")
+PROGRAM = """
+import logging
+import tunekit
 from tunekit.messages.log import showing_messages
-with showing_messages():
-    log.warning("while it runs")
-""",
-        tmp_path,
-    )
-    assert done.stderr.splitlines()[-3:] == ["before", "APP after", "APP while it runs"]
 
-
-def test_messages_are_shown_while_a_tuner_runs_if_no_handler_is_configured(tmp_path):
-    done = program(
-        """
-from tunekit.messages.log import showing_messages
+own, log = logging.getLogger("tunekit"), logging.getLogger("tunekit.x")
 log.info("unheard")
 with showing_messages():
     log.info("first")
@@ -61,16 +29,28 @@ with showing_messages():
     logging.basicConfig(format="APP %(message)s", level=logging.INFO)
     log.info("fourth")
 log.info("fifth")
-assert not logging.getLogger("tunekit").handlers
-assert logging.getLogger("tunekit").level == logging.NOTSET
-""",
-        tmp_path,
+assert not own.handlers and own.propagate and own.level == logging.NOTSET
+with showing_messages():
+    log.info("sixth")
+"""
+
+
+def test_messages_are_shown_once_while_a_tuner_runs_by_tunekit_or_by_configured_handlers(tmp_path):
+    path = os.path.dirname(os.path.dirname(tunekit.__file__))
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTHONPATH": path},
+        cwd=tmp_path,
+        check=True,
     )
-    lines = done.stderr.splitlines()
-    shown = [line.rsplit(" ", 1)[-1] for line in lines]
-    assert shown == ["first", "second", "third", "fourth", "fifth"]
-    assert "tunekit INFO: first" in lines[0]
-    assert lines[3:] == ["APP fourth", "APP fifth"], "each message once"
+    shown, configured = done.stderr.splitlines()[:3], done.stderr.splitlines()[3:]
+    assert [line.split()[-3:] for line in shown] == [
+        ["tunekit", "INFO:", text] for text in ("first", "second", "third")
+    ]
+    assert configured == ["APP fourth", "APP fifth", "APP sixth"]
 
 
 @pytest.fixture

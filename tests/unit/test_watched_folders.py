@@ -19,7 +19,6 @@ from tests.support.seeds import SCHEDULES
 from tunekit.core.events import MOST
 from tunekit.following.folder import REST_S, WatchedFolder
 from tunekit.following.follow import Followed
-from tunekit.following.names import read_name
 from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.storage import LocalFolder
 
@@ -88,7 +87,7 @@ def make(path: str, kind: str, state: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no pipes")
-@settings(max_examples=200 * SCHEDULES)
+@settings(max_examples=100 * SCHEDULES)
 @given(
     st.lists(st.tuples(names, st.sampled_from(KINDS), st.booleans(), states), max_size=6),
     st.sampled_from(["file", "pipe", "to a pipe", "to nothing", "to its folder"]),
@@ -119,10 +118,3 @@ def test_folder_with_any_entries_is_watched_and_its_journal_is_readable(entries,
                         journal.append(event)
         journal.close()
         events_in(home)
-
-
-@settings(max_examples=200 * SCHEDULES)
-@given(names | st.text())
-def test_step_read_from_any_name_is_recordable_or_none(name):
-    step, reason = read_name(name)
-    assert step is None or (0 <= step <= MOST and not reason)
