@@ -47,6 +47,7 @@ class Facts(RuleBasedStateMachine):
         #: What Tune has got of each trial, and the trials that train no more.
         self.given: dict[str, list[int]] = {trial: [] for trial in TRIALS}
         self.over: set[str] = set()
+        self.saved: dict[str, Report] = {}
         self.deleted = Counter[str]()
         self.scores: dict[str, float] = {}
 
@@ -77,6 +78,7 @@ class Facts(RuleBasedStateMachine):
 
     def advance(self, trial_id: str) -> None:
         while report := self.sweep.next_report(trial_id, trains=trial_id not in self.over):
+            assert not self.sweep.queue_of(trial_id).saves, "a decision would abort the save"
             if report.failure is not None:
                 self.do([Record(TrialRetried(trial_id=trial_id))])
                 self.over.discard(trial_id)
@@ -99,7 +101,6 @@ class Facts(RuleBasedStateMachine):
         self.do(self.sweep.decided(trial_id, report, decision, finished=False))
         if stops:
             self.over.add(trial_id)
-            self.saving = [one for one in self.saving if one.trial_id != trial_id]
             self.do(self.sweep.dropped(trial_id))
 
     def draw_decision(self, report: Report) -> bool:
@@ -142,6 +143,8 @@ class Facts(RuleBasedStateMachine):
         self.saving.remove(one)
         path = f"{one.trial_id}/{one.report.iteration}/{len(self.journal)}"
         saved = path if there else None
+        if there:
+            self.saved[path] = one.report
         self.do(self.sweep.saved(one.trial_id, one.report, saved, path=path if there else ""))
 
     @precondition(lambda self: self.validating)
@@ -175,10 +178,12 @@ class Facts(RuleBasedStateMachine):
         self.do(self.sweep.failed(trial_id, "it has failed", restarts=restarts))
         self.advance(trial_id)
 
-    @rule(trial_id=st.sampled_from(TRIALS))
-    def a_trial_is_stopped_by_hand(self, trial_id: str) -> None:
+    @precondition(lambda self: any(trial_id not in self.over for trial_id in self.sweep.queues))
+    @rule(data=st.data())
+    def a_trial_is_stopped_by_hand(self, data: st.DataObject) -> None:
+        waiting = [trial_id for trial_id in self.sweep.queues if trial_id not in self.over]
+        trial_id = data.draw(st.sampled_from(waiting))
         self.over.add(trial_id)
-        self.saving = [one for one in self.saving if one.trial_id != trial_id]
         self.do(self.sweep.dropped(trial_id))
 
     # What always holds -------------------------------------------------------------------------
@@ -200,8 +205,9 @@ class Facts(RuleBasedStateMachine):
         assert scoring == len(self.validating)
 
     @invariant()
-    def a_checkpoint_is_deleted_once(self) -> None:
-        assert all(count == 1 for count in self.deleted.values())
+    def checkpoints_of_dropped_reports_are_deleted_once_and_no_others(self) -> None:
+        dropped = {path for path, one in self.saved.items() if one.stage is Stage.DROPPED}
+        assert self.deleted == Counter(dropped)
 
     def teardown(self) -> None:
         """At the end everything is given or dropped, and the journal is whole."""
@@ -243,83 +249,34 @@ Facts.TestCase.settings = FactsOfEachCheckpoint.TestCase.settings = settings(
 )
 
 
-def report(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Command]:
-    return apply(sweep, sweep.reported(trial_id, {"training_iteration": iteration}, About(**about)))
+def saving(sweep: Sweep, trial_id: str) -> Save:
+    """Return the command to save the first report of a trial."""
+    *_, recorded, save = sweep.reported(trial_id, {"training_iteration": 1}, About(saves=True))
+    sweep.state.apply(recorded.event)
+    return save
 
 
-def apply(sweep: Sweep, commands: list[Command]) -> list[Command]:
-    for command in commands:
-        if isinstance(command, Record):
-            sweep.state.apply(command.event)
-    return commands
+def made() -> Sweep:
+    return Sweep(Rules(when=1), SweepState(required=frozenset({"accuracy"})))
 
 
-def made(when: str | int = 1) -> Sweep:
-    return Sweep(Rules(when=when), SweepState(required=frozenset({"accuracy"})))
-
-
-def test_checkpoint_of_a_trial_stopped_during_its_save_is_deleted_not_validated():
+def test_checkpoint_of_a_stopped_trial_is_deleted_and_its_validation_cancelled():
     sweep = made()
-    *_, save = report(sweep, "a", 1, saves=True)
-    assert sweep.dropped("a") == []
-    assert sweep.saved("a", save.report, "c", path="c") == [Delete("c")]
-
-
-def saved(sweep: Sweep, trial_id: str, iteration: int, **about: Any) -> list[Command]:
-    """Return the commands that follow once a report has arrived and its checkpoint is saved."""
-    *_, save = report(sweep, trial_id, iteration, saves=True, **about)
-    path = f"{trial_id}/{iteration}"
-    return apply(sweep, sweep.saved(trial_id, save.report, path, path=path))
-
-
-def of(kind: type, commands: list[Command]) -> list[Any]:
-    return [command for command in commands if isinstance(command, kind)]
-
-
-def score(sweep: Sweep, name: str, value: float) -> list[Command]:
-    metrics = {"accuracy": value}
-    return apply(sweep, sweep.ended(ValidationEnded(id=name, status="validated", metrics=metrics)))
-
-
-def test_sweep_gives_no_report_of_a_trial_while_a_newer_checkpoint_is_saved():
-    sweep = made("decisions")
-    [validate] = of(Validate, saved(sweep, "a", 1, point=1.0))
-    *_, save = report(sweep, "a", 2, saves=True)
-    score(sweep, validate.request.id, 0.5)
-    sweep.flow()
-    assert sweep.next_report("a", trains=True) is None
-    sweep.saved("a", save.report, None, path="")
-    assert sweep.next_report("a", trains=True).iteration == 1
-
-
-def test_stop_decision_cancels_later_validations_and_deletes_later_checkpoints():
-    sweep = made()
-    [first] = of(Validate, saved(sweep, "a", 1))
-    saved(sweep, "a", 2)
-    score(sweep, first.request.id, 0.5)
-    sweep.flow()
-    one = sweep.next_report("a", trains=True)
-    result = sweep.result("a", one)
-    assert result["accuracy"] == 0.5 and sweep.give("a", one, result) == [] and one.ranked
-    sweep.decided("a", one, "STOP", finished=False)
-    assert sweep.dropped("a") == [Delete("a/2"), Cancel("a")]
+    sweep.saved("a", saving(sweep, "a").report, "c", path="c")
+    assert sweep.dropped("a") == [Delete("c"), Cancel("a")]
+    save = saving(sweep, "b")
+    assert sweep.dropped("b") == []
+    assert sweep.saved("b", save.report, "d", path="d") == [Delete("d")], "stopped during the save"
 
 
 def test_trials_get_their_results_in_the_order_in_which_scores_arrive():
-    sweep = made()
-    names = {trial: of(Validate, saved(sweep, trial, 1))[0].request.id for trial in "abc"}
-    for trial in "cab":
-        score(sweep, names[trial], 0.5)
+    sweep, names = made(), {}
+    for trial_id in "abc":
+        _, validate, _ = sweep.saved(trial_id, saving(sweep, trial_id).report, "c", path="c")
+        names[trial_id] = validate.request.id
+    for trial_id in "cab":
+        metrics = {"accuracy": 0.5}
+        ended = ValidationEnded(id=names[trial_id], status="validated", metrics=metrics)
+        sweep.state.apply(ended)
+        sweep.ended(ended)
     assert [one.trial_id for one in sweep.flow()] == ["c", "a", "b"]
-
-
-def test_last_checkpoint_is_validated_once_its_trial_returns_or_fails_for_good():
-    for ends, validated in [
-        (lambda sweep: sweep.returned("a", {}), [2]),
-        (lambda sweep: sweep.failed("a", "it has failed", restarts=False), [2]),
-        (lambda sweep: sweep.failed("a", "it has failed", restarts=True), []),
-    ]:
-        sweep = made("decisions")
-        assert not of(Validate, [*saved(sweep, "a", 1), *saved(sweep, "a", 2)])
-        found = of(Validate, ends(sweep))
-        assert [one.request.iteration for one in found] == validated
