@@ -21,13 +21,6 @@ from tunekit.distributed import TrainerFactory, TrainerValidation, trials_of
 from tunekit.errors import UnsupportedRayError
 
 
-def test_installed_ray_has_every_private_name_that_is_needed():
-    assert compat.missing() == []
-    assert compat.missing(compat.NEEDED_BY_TRAINERS) == []
-    compat.check()
-    compat.check_trainers()
-
-
 def test_ray_without_a_name_for_trainers_is_refused_where_a_trainer_is_passed(monkeypatch):
     monkeypatch.setattr(compat, "NEEDED_BY_TRAINERS", {"ray.train.v2": "gone.forever"})
     validate = partial(TrainerValidation, lambda config: {}, train.ScalingConfig(num_workers=1))

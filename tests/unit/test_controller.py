@@ -43,27 +43,15 @@ def limited(tmp_path):
     return ran.sweep.controller, waiting
 
 
-@pytest.fixture
-def asked(monkeypatch) -> list[int]:
-    """How many trials may have asked for an actor, each time that Tune looks for more."""
-    found: list[int] = []
-    look = lambda tune: found.append(tune._max_pending_trials)  # noqa: E731
-    monkeypatch.setattr(TuneController, "_maybe_add_actors", look)
-    return found
-
-
-def test_tune_does_not_warn_about_missing_resources_while_validations_are_pending(limited, asked):
-    tune, waiting = limited
-    tune._insufficient_resources_manager._no_running_trials_since = 12.0
-    for waiting.pool.idle, since in ((True, 12.0), (False, -1)):
-        tune._maybe_add_actors()
-        assert tune._insufficient_resources_manager._no_running_trials_since == since
-    assert len(asked) == 2
-
-
 @pytest.mark.parametrize(("slots", "may"), [(None, 1000), (2, 3), (4, 3), (5, 4), (40, 39)])
-def test_trials_request_no_more_processes_than_there_are_slots(limited, asked, slots, may):
+def test_trials_request_no_more_processes_than_there_are_slots(limited, monkeypatch, slots, may):
     """One trial has a process, and three have requested one."""
+    asked: list[int] = []
+
+    def look(tune: TuneController) -> None:
+        asked.append(tune._max_pending_trials)
+
+    monkeypatch.setattr(TuneController, "_maybe_add_actors", look)
     tune, waiting = limited
     waiting.slots_left = slots
     tune._maybe_add_actors()

@@ -63,34 +63,8 @@ def test_interval_of_pbt_starts_again_after_a_failure():
     assert rule_for(base, trial) == Interval(4), "stock PBT perturbs at its first report, too"
 
 
-# HyperBand ---------------------------------------------------------------------------------------
-
-
-def hyperband(kind, max_t, eta):
-    return kind(metric="acc", mode="max", max_t=max_t, reduction_factor=eta)
-
-
-def test_decision_point_of_a_restarted_trial_is_what_its_hyperband_bracket_waits_for():
-    base = hyperband(HyperBandScheduler, 81, 3)
-    bracket, trial = base._create_bracket(3), FakeTrial("a")
-    base._trial_info[trial] = bracket, 0
-    bracket.add_trial(trial)
-    bracket._live_trials[trial] = {"acc": 1.0, "training_iteration": 3}
-    bracket.successive_halving("acc", 1.0)
-    bracket._live_trials[trial] = None  # it failed and was added again
-    rule = rule_for(base, trial)
-    assert [i for i in range(1, 12) if rule.decision_point(i, ()) is not None] == [9, 10, 11]
-
-
-# The others --------------------------------------------------------------------------------------
-
-
-def test_trial_that_was_removed_from_its_scheduler_has_no_decision_point():
-    base = ASHAScheduler(metric="acc", mode="max")
-    trial = FakeTrial("a")
-    base.on_trial_add(None, trial)
-    base.on_trial_remove(None, trial)
-    assert rule_for(base, trial) == Never()
+def hyperband(kind):
+    return kind(metric="acc", mode="max", max_t=9, reduction_factor=3)
 
 
 def test_scheduler_without_a_private_attribute_raises_an_error_that_names_it():
@@ -131,9 +105,9 @@ SYNCHRONOUS = Traits(at_times=True, waits_for_all=True, synchronous=True)
         (ResourceChangingScheduler(), None, Never(), Traits(clones=False)),
         (ResourceChangingScheduler(ASHAScheduler("t", **NAMED)), "t", Never(), AT_TIMES),
         (Own(time_attr="t", **NAMED), None, Always(), Traits()),
-        (hyperband(HyperBandScheduler, 9, 3), None, Never(), replace(AT_TIMES, waits_for_all=True)),
-        (hyperband(OwnHyperBand, 9, 3), None, Always(), Traits(waits_for_all=True)),
-        (hyperband(HyperBandForBOHB, 9, 3), None, Never(), AT_TIMES),
+        (hyperband(HyperBandScheduler), None, Never(), replace(AT_TIMES, waits_for_all=True)),
+        (hyperband(OwnHyperBand), None, Always(), Traits(waits_for_all=True)),
+        (hyperband(HyperBandForBOHB), None, Never(), AT_TIMES),
         (PromotionASHA(time_attr="t", **NAMED), "t", Never(), AT_TIMES),
         (OwnPromotion(**NAMED), None, Always(), Traits()),
         (pbt(), "t", Never(), Traits(at_times=True)),

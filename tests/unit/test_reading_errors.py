@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import Any
 
@@ -14,9 +13,7 @@ from pyarrow.fs import FSSpecHandler, LocalFileSystem, PyFileSystem
 import tunekit
 from tests.support.readers import session, trial
 from tunekit.board.serve import serve
-from tunekit.journal.experiments import sweeps_below
 from tunekit.journal.journal import events_in
-from tunekit.journal.paths import changed_at, paths_in
 
 LOCAL = LocalFileSystem()
 WRAPPED = PyFileSystem(FSSpecHandler(fsspec.filesystem("file")))
@@ -31,18 +28,6 @@ def test_odd_path_is_a_short_error_that_names_the_parameter(path):
     assert len(str(caught.value)) < 1000
     with pytest.raises(tunekit.errors.ConfigError, match="source="):
         events_in(path)
-
-
-def test_folder_name_that_is_not_utf8_does_not_hide_the_sweeps_next_to_it(tmp_path):
-    trial(session(tmp_path / "good"), "a", 0.5)
-    (tmp_path / os.fsdecode(b"odd\xff")).mkdir()
-    with pytest.raises(tunekit.errors.ConfigError, match=str(tmp_path / "good")):
-        tunekit.load(tmp_path / "none")
-    with pytest.raises(tunekit.errors.ConfigError, match=str(tmp_path / "none")):
-        tunekit.load(str(tmp_path / "none"), WRAPPED)
-    assert [one.path for one in sweeps_below(LOCAL, str(tmp_path))] == [str(tmp_path / "good")]
-    assert paths_in(LOCAL, str(tmp_path)) == [str(tmp_path / "good")]
-    assert changed_at(LOCAL, str(tmp_path)) is not None
 
 
 @pytest.mark.parametrize(

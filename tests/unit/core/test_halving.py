@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 import random
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tunekit.core.decision_points import Never, Rungs
-from tunekit.core.halving import Halving, RungAction, milestones, next_bracket
+from tunekit.core.halving import Halving, RungAction
 
 scores = st.lists(st.integers(0, 9), min_size=1, max_size=30)
 etas = st.sampled_from([1.5, 2, 3, 4])
@@ -139,21 +138,3 @@ def test_trial_unknown_to_halving_continues_and_may_fail_or_end():
     books.failed("x")
     books.ended("x")
     assert not books.holds("x") and not books.has_begun("x")
-
-
-@given(st.integers(1, 5), etas, st.integers(1, 200), st.integers(0, 4))
-def test_rungs_are_spaced_by_the_reduction_factor_and_lie_below_max_t(grace, eta, max_t, s):
-    times = milestones(grace, max_t, eta, s)
-    assert all(time < max_t for time in times)
-    assert all(time == pytest.approx(grace * eta ** (n + s)) for n, time in enumerate(times))
-    assert grace * eta ** (len(times) + s) >= max_t * (1 - 1e-9)
-
-
-@given(st.lists(st.integers(0, 6), min_size=1, max_size=5), st.integers(1, 200))
-def test_each_bracket_gets_its_share_of_the_trials(sizes, trials):
-    counts = [0] * len(sizes)
-    for _ in range(trials):
-        counts[next_bracket(sizes, counts)] += 1
-    weights = [math.exp(size) for size in sizes]
-    for count, weight in zip(counts, weights, strict=True):
-        assert abs(count - trials * weight / sum(weights)) < len(sizes)

@@ -59,11 +59,6 @@ def test_deduplicated_report_has_each_name_of_the_report_once(report):
     assert flatten(clean).keys() == flatten(report).keys()
 
 
-def test_report_that_names_each_metric_once_is_not_copied():
-    plain = {"val": {"acc": 1}, "val/n": 2}
-    assert deduplicate(plain) is plain
-
-
 @example(NESTED, SPLIT)
 @example(SPLIT, NESTED)
 @example(NESTED, FLAT)

@@ -129,14 +129,6 @@ def test_validations_start_in_waiting_trials_or_in_free_resources(
     assert started(machine(requests="ab"), situation, capacity, trials) == expected
 
 
-def test_long_validation_runs_elsewhere_if_its_trial_could_train_meanwhile():
-    waiting = machine(requests="a")
-    waiting.pool.durations.runs.append(60.0)
-    trains = [pending("a", can=HOSTS)]
-    [command] = waiting.start(IN_TRIALS, 1, trains)
-    assert not command.in_trial
-
-
 @pytest.mark.parametrize(
     ("until", "expected"),
     [
