@@ -63,8 +63,20 @@ def test_interval_of_pbt_starts_again_after_a_failure():
     assert rule_for(base, trial) == Interval(4), "stock PBT perturbs at its first report, too"
 
 
-def hyperband(kind):
-    return kind(metric="acc", mode="max", max_t=9, reduction_factor=3)
+def hyperband(kind, max_t=9):
+    return kind(metric="acc", mode="max", max_t=max_t, reduction_factor=3)
+
+
+def test_decision_point_of_a_restarted_trial_is_what_its_hyperband_bracket_waits_for():
+    base = hyperband(HyperBandScheduler, max_t=81)
+    bracket, trial = base._create_bracket(3), FakeTrial("a")
+    base._trial_info[trial] = bracket, 0
+    bracket.add_trial(trial)
+    bracket._live_trials[trial] = {"acc": 1.0, "training_iteration": 3}
+    bracket.successive_halving("acc", 1.0)
+    bracket._live_trials[trial] = None  # it failed and was added again
+    rule = rule_for(base, trial)
+    assert [i for i in range(1, 12) if rule.decision_point(i, ()) is not None] == [9, 10, 11]
 
 
 def test_scheduler_without_a_private_attribute_raises_an_error_that_names_it():

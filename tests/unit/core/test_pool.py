@@ -266,7 +266,6 @@ def test_trials_run_alongside_validations_or_exclude_them_as_the_cluster_has_roo
         ({"CPU": 1.0}, {"CPU": 2}, False),
         ({"CPU": 1.0, "GPU": 0.3333}, {"CPU": 1, "GPU": 1 / 3}, True),
         ({"CPU": 1.0, "accelerator_type:H100": 0.001}, {"CPU": 1}, True),
-        ({"CPU_group_0_ab": 1.0, "bundle_group_ab": 0.001}, {"CPU": 1}, True),
         ({"bundle_group_ab": 0.001}, {"CPU": 1}, False),
     ],
 )

@@ -77,14 +77,10 @@ OTHERS = Circumstances(others_wait=True)
 @pytest.mark.parametrize(
     ("reports", "now", "known", "what"),
     [
-        ([], WAIT, {}, Next.TRAIN),
         ([scoring(1)], WAIT, {}, Next.WAIT),
         ([report(1)], WAIT, {}, Next.TRAIN),
         ([scoring(1)], CONTINUE, {}, Next.TRAIN),
-        ([scoring(1, 1.0)], CONTINUE, {}, Next.TRAIN),
         ([scoring(1, 1.0)], CONTINUE, {"decides_again": False}, Next.WAIT),
-        ([scoring(1, 1.0), scoring(3, 3.0)], CONTINUE, {}, Next.WAIT),
-        ([scoring(1, 1.0)], AUTO, {}, Next.TRAIN),
         ([scoring(1)], OTHERS, {"can_host": True}, Next.TRAIN),
         ([scoring(1, 1.0)], OTHERS, {"can_host": True}, Next.WAIT),
         ([scoring(1, 1.0)], AUTO, {"can_host": True}, Next.TRAIN),

@@ -10,6 +10,8 @@ from tunekit.core.events import (
     Exploited,
     TrialEnded,
     TrialErrored,
+    TrialFailed,
+    TrialRetried,
 )
 from tunekit.core.state import SweepState
 
@@ -69,6 +71,12 @@ def test_second_exploit_replaces_the_lease_of_the_first_until_the_clone_ends():
     assert list(state.leases) == ["./f/c2-1"] and state.ancestry.generation("b") == 2
     state.apply(TrialErrored(trial_id="b"))
     assert list(state.leases) == []
+
+
+def test_failed_trial_is_recorded_as_errored_or_restarting_until_retried():
+    failed = [TrialFailed(trial_id="a"), TrialErrored(trial_id="b")]
+    assert after(*failed).failed == {"a": False, "b": True}
+    assert after(*failed, TrialRetried(trial_id="a")).failed == {"b": True}
 
 
 def test_report_whose_validation_failed_is_suspect_until_another_validation_succeeds():

@@ -163,6 +163,18 @@ def test_sweep_has_ended_only_if_no_event_follows_the_end_of_its_session():
     assert replay(finished, reported(1, 2.0)).end is None
 
 
+def test_each_generation_of_a_trial_keeps_its_own_hyperparameters():
+    """Those before the first exploit may not be those that the trial was added with."""
+    donor = {"donor_id": "b", "donor_generation": 0, "iteration": 2, "checkpoint": "./b/c2"}
+    configs = {"old_config": {"lr": 2}, "donor_config": {"lr": 5}, "config": {"lr": 6}}
+    timeline = replay(
+        added(),
+        reported(2, 1.0),
+        event("exploited", 2.0, generation=1, reached=2, **donor, **configs),
+    )
+    assert [timeline.config_of("a", n)["lr"] for n in (0, 1, None)] == [2, 6, 6]
+
+
 # Later validations ------------------------------------------------------------------------------
 
 
