@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tunekit.core.commands import Record, Release, Start, StartAgain, Stay, Train
+from tunekit.core.commands import NotifyStarved, Record, Release, Start, StartAgain, Stay, Train
 from tunekit.core.pool import Pool
 from tunekit.core.queue import Queue
 from tunekit.core.report import Report, Wants
@@ -186,3 +186,32 @@ def test_idle_evaluators_are_not_kept_if_trials_host_validations():
     assert asked == [1, 0]
     assert machine(shares).evaluators_kept(Situation()) is None
     assert machine(shares, requests="a").evaluators_kept(Situation(typical=SHARED)) is None
+
+
+@pytest.mark.parametrize(("now", "processes", "relieved"), [(1.9, 2, 0), (2.0, 2, 1), (2.0, 3, 0)])
+def test_longest_waiting_trial_releases_its_slot_if_all_trials_starve_validations(
+    now, processes, relieved
+):
+    waiting, trials = machine(requests="ab", most=1), [pending("a"), pending("b")]
+    for trial, since in zip(trials, (-1.0, 0.0), strict=True):
+        waiting.next(trial._replace(decides_again=False), Situation(now=since))
+    waiting.pool.start(0, 0.0)
+    waiting.pool.set_unplaced(1, 0.0)
+    situation = Situation(now=now, typical=SHARED)
+    commands = waiting.relieve(situation, trials[::-1], processes)
+    assert commands == [NotifyStarved("a", processes)] * relieved
+    if relieved:
+        assert kinds(waiting.next(trials[0], situation)) == [Release]
+        assert waiting.relieve(situation, trials, processes) == []
+
+
+def test_trial_that_cannot_resume_trains_on_if_its_waiting_loop_starves_validations():
+    """Its slot cannot be released, because it cannot resume."""
+    waiting = machine(requests="a", most=1)
+    trial = pending("a", asks_until=float("inf"))
+    trial.queue.append(Report(iteration=2))  # its newest, without a checkpoint
+    waiting.pool.start(0, 0.0)
+    waiting.pool.set_unplaced(1, 0.0)
+    situation = Situation(now=2.0, typical=SHARED)
+    assert waiting.relieve(situation, [trial], 1) == [Train("a")]
+    assert waiting.relieve(situation, [trial._replace(asks_until=None)], 1) == []
