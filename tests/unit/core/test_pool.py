@@ -6,6 +6,7 @@ import pytest
 
 from tunekit.core.pool import Pool
 from tunekit.core.shares import matching, shares
+from tunekit.core.timing import StartTimes
 from tunekit.core.validation import Request
 
 FINE = {"accuracy": 0.5}
@@ -231,6 +232,19 @@ def test_expected_wait_of_a_trial_is_the_typical_rest_of_its_deciding_validation
         pool.began(attempt.id, now=1.0)
     assert [pool.wait_s("a", now) for now in (1.0, 5.0, 60.0)] == [6.0, 2.0, 0.0]
     assert pool.wait_s("b", now=5.0) is None, "the scheduler will not use it"
+
+
+# How long trials take to start -------------------------------------------------------------------
+
+
+def test_trial_start_is_measured_only_from_its_begin_to_the_first_report():
+    starts = StartTimes()
+    starts.begins("a", 0.0)
+    starts.ends("a")  # it failed, and starts again
+    starts.begins("a", 50.0)
+    starts.reported("a", 54.0)
+    starts.reported("a", 90.0)  # its start was not seen
+    assert starts.typical_s == 4.0
 
 
 # What fits alongside what, and what waits --------------------------------------------------------

@@ -8,6 +8,7 @@ from tests.support.events import ended, processed, reported, requested, saved
 from tunekit.core.events import (
     Event,
     Exploited,
+    StopRequested,
     TrialEnded,
     TrialErrored,
     TrialFailed,
@@ -71,6 +72,15 @@ def test_second_exploit_replaces_the_lease_of_the_first_until_the_clone_ends():
     assert list(state.leases) == ["./f/c2-1"] and state.ancestry.generation("b") == 2
     state.apply(TrialErrored(trial_id="b"))
     assert list(state.leases) == []
+
+
+def test_trial_can_be_stopped_by_hand_once_and_again_after_a_retry():
+    state = after(StopRequested(trial_id="a"))
+    assert not state.can_stop("a") and state.can_stop("b")
+    state.apply(TrialEnded(trial_id="a"))
+    assert not state.stopping and not state.can_stop("a")
+    state.apply(TrialRetried(trial_id="a"))
+    assert state.can_stop("a")
 
 
 def test_failed_trial_is_recorded_as_errored_or_restarting_until_retried():
