@@ -24,6 +24,7 @@ from tunekit.core.events import (
     ValidationEnded,
 )
 from tunekit.core.queue import Queue
+from tunekit.core.ranking import ranking_of
 from tunekit.core.report import Report, Stage, Wants
 from tunekit.core.timeline import Timeline
 
@@ -173,6 +174,21 @@ def test_each_generation_of_a_trial_keeps_its_own_hyperparameters():
         event("exploited", 2.0, generation=1, reached=2, **donor, **configs),
     )
     assert [timeline.config_of("a", n)["lr"] for n in (0, 1, None)] == [2, 6, 6]
+
+
+@pytest.mark.parametrize(
+    ("metric", "mode", "rank", "best", "last"),
+    [
+        ("accuracy", "max", 1, 0.9, 0.7),
+        ("accuracy", "min", 1, 0.7, 0.7),
+        ("accuracy", None, None, None, 0.7),
+        (None, "max", None, None, None),
+    ],
+)
+def test_trial_is_ranked_only_with_both_a_metric_and_a_mode(metric, mode, rank, best, last):
+    timeline = replay(added(), *validated(1, 0.9), *validated(2, 0.7))
+    [one] = ranking_of(timeline, metric, mode)
+    assert (one.rank, one.best_value, one.last_value) == (rank, best, last)
 
 
 # Later validations ------------------------------------------------------------------------------
