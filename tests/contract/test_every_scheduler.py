@@ -29,6 +29,7 @@ from tests.support.sweeps import (
     quality,
     sweep,
 )
+from tunekit.core.validation import Attempt
 from tunekit.driver import shell
 
 
@@ -106,6 +107,34 @@ def test_scheduler_gets_the_error_of_a_failed_trial_after_its_earlier_reports(
     assert not {*ran.heard.errors} & {index for index, _ in ran.heard.ends}
     # What they have reported is scored first.
     assert {trial.last_result["training_iteration"] for trial in failed} == {3}
+
+
+class FirstEndsAtThree(Counting):
+    def step(self):
+        result = super().step()
+        return {
+            **result,
+            "done": result["done"] or (self.trial_id.endswith("0") and self.steps == 3),
+        }
+
+
+@pytest.mark.sampled(2)
+@every_case
+def test_sweep_ends_as_usual_if_a_trial_ends_without_any_score(tmp_path, name, on_pending):
+    def all_but_the_first(attempt: Attempt) -> dict[str, float]:
+        index, iteration = int(attempt.request.trial_id[-1], 16), attempt.request.iteration
+        return {"accuracy": quality(index, iteration) if index else float("nan")}
+
+    ran = run(
+        name,
+        tmp_path,
+        on_pending=on_pending,
+        trainable=FirstEndsAtThree,
+        validate=all_but_the_first,
+        slots=8,
+    )
+    check_contract(ran)
+    assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
 
 
 @pytest.mark.one_mode

@@ -81,8 +81,6 @@ def asked(home: Path) -> list[str]:
 def test_trials_stopped_at_random_times_report_no_more_and_their_sweep_ends(
     tmp_path, name, on_pending
 ):
-    if name.startswith("median"):
-        pytest.skip("MedianStoppingRule raises an error if a trial ends without any result")
     case = CASES[name]
     for seed in seeds(2, name, on_pending):
         seed_all(seed)

@@ -193,10 +193,18 @@ class ValidatedScheduler(TrialScheduler):
         return penalized
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        """Notify your scheduler of a trial's end, with its newest score if it has one."""
+        """Notify your scheduler of a trial's end, with its newest score.
+
+        A trial without a score is removed: ``MedianStoppingRule`` would compare others with a
+        metric that the result lacks, and fail. Tune itself lets no such result through.
+        """
         run = self._join(tune_controller)
+        lacking = run.state.lacks(result)
+        if not self.objectives.keys().isdisjoint(lacking):
+            self.scheduler.on_trial_remove(tune_controller, trial)
+            return
         penalized = self._penalized(result)
-        for name in run.state.lacks(result):
+        for name in lacking:
             penalized.pop(name, None)  # NaN
         self.scheduler.on_trial_complete(tune_controller, trial, penalized)
 
