@@ -16,6 +16,7 @@ Parts:
 - ``fuzz``: public calls, commands and journals with odd values;
 - ``mutants``: changes of the rules that a test must notice;
 - ``clusters``: nodes that are lost and added;
+- ``examples``: those of docs/frameworks whose packages are installed, inline and with tunekit;
 - ``conformance``: Ray's own tests, with tunekit's Tuner;
 - ``versions``: the next three cells of Python, Ray and the other packages;
 - ``newest``, ``unreleased``: the newest Ray on the index, and Ray's own build of last night.
@@ -76,6 +77,7 @@ def parts(share: int) -> dict[str, Part]:
         "fuzz": Part(f"scripts/fuzz.py --n {5_000 // share} --seed {DAYS}", 60),
         "mutants": Part(f"scripts/mutants.py --n {50 // share} --seed {DAYS}", 90),
         "clusters": Part("scripts/clusters.py", 45),
+        "examples": Part("scripts/examples.py", 60),
         "conformance": Part("scripts/conformance.py", 240),
         "versions": Part(f"scripts/versions.py {tonight}", 60),
         "newest": Part(f"{newest} 'ray[tune,train]'", 30),

@@ -347,13 +347,7 @@ def test_trainer_factory_gives_each_trial_its_own_trainer(tmp_path):
     assert [len(list(Path(r.checkpoint.path).glob("rank*"))) for r in results] == [1, 2]
 
 
-# Other trainers, and loops of other libraries, which work in the same way -----------------------
-
-
-def files(checkpoint):
-    """How many files a checkpoint has."""
-    with checkpoint.as_directory() as folder:
-        return {"files": len([path for path in Path(folder).rglob("*") if path.is_file()])}
+# Data, and other trainers ------------------------------------------------------------------------
 
 
 def test_datasets_are_sharded_though_trials_could_take_all_cpus(tmp_path):
@@ -376,93 +370,6 @@ def test_datasets_are_sharded_though_trials_could_take_all_cpus(tmp_path):
     )
     assert not results.errors
     assert [r.metrics_dataframe["rows"].tolist() for r in results] == [[32, 32]] * 3
-
-
-def lightning_loop(config):
-    import lightning as pl
-    import ray.train.lightning as rtl
-    import torch
-
-    class Line(pl.LightningModule):
-        def __init__(self):
-            super().__init__()
-            self.layer = torch.nn.Linear(1, 1)
-
-        def training_step(self, batch, _):
-            x, y = batch
-            loss = torch.nn.functional.mse_loss(self.layer(x), y)
-            self.log("loss", loss)
-            return loss
-
-        def configure_optimizers(self):
-            return torch.optim.SGD(self.parameters(), config["lr"])
-
-    x = torch.linspace(0, 1, 64)[:, None]
-    loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(x, 2 * x), 16)
-    trainer = rtl.prepare_trainer(
-        pl.Trainer(
-            max_epochs=2,
-            accelerator="cpu",
-            strategy=rtl.RayDDPStrategy(),
-            plugins=[rtl.RayLightningEnvironment()],
-            callbacks=[rtl.RayTrainReportCallback()],
-            enable_progress_bar=False,
-            enable_checkpointing=False,
-            logger=False,
-        )
-    )
-    trainer.fit(Line(), loader)
-
-
-def transformers_loop(config):
-    import torch
-    import transformers
-    from ray.train.huggingface.transformers import RayTrainReportCallback, prepare_trainer
-
-    class Data(torch.utils.data.Dataset):
-        def __len__(self):
-            return 32
-
-        def __getitem__(self, index):
-            ids = torch.tensor([1, 2, index % 7, 3])
-            return {"input_ids": ids, "labels": ids}
-
-    settings = transformers.GPT2Config(vocab_size=16, n_positions=8, n_embd=8, n_layer=1, n_head=1)
-    trainer = transformers.Trainer(
-        model=transformers.GPT2LMHeadModel(settings),
-        args=transformers.TrainingArguments(
-            output_dir="out",
-            num_train_epochs=2,
-            learning_rate=config["lr"],
-            save_strategy="epoch",
-            logging_strategy="epoch",
-            report_to=[],
-            use_cpu=True,
-            disable_tqdm=True,
-        ),
-        train_dataset=Data(),
-    )
-    trainer.add_callback(RayTrainReportCallback())
-    prepare_trainer(trainer).train()
-
-
-@pytest.mark.parametrize(
-    ("loop", "needs"),
-    [(lightning_loop, ["lightning"]), (transformers_loop, ["transformers", "accelerate"])],
-)
-def test_lightning_and_transformers_loops_are_validated_at_each_epoch(tmp_path, loop, needs):
-    for package in needs:
-        pytest.importorskip(package)
-    results = real_sweeps.fit(
-        TorchTrainer(loop, scaling_config=train.ScalingConfig(num_workers=2)),
-        tmp_path,
-        param_space={"train_loop_config": {"lr": tune.grid_search([0.001, 0.01])}},
-        validation_config=tunekit.ValidationConfig(fn=files),
-    )
-    assert not results.errors
-    for result in results:
-        assert result.metrics_dataframe["training_iteration"].tolist() == [1, 2]
-        assert (result.metrics_dataframe["files"] > 0).all()
 
 
 def test_xgboost_trainer_checkpoints_are_validated_at_each_round(tmp_path):

@@ -27,6 +27,7 @@ SCALES = tune.grid_search([0.5, 1.0, 2.0])
 BY_ACCURACY = {"metric": "accuracy", "mode": "max"}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
 def test_asha_ranks_by_validated_accuracy(tmp_path, on_pending, monkeypatch, capsys):
     new_output = on_pending != "auto"  # each of Tune's ways to show a sweep
@@ -168,23 +169,6 @@ def test_misbehaving_validation_fails_no_trial_and_is_recorded_with_its_reason(t
         assert reason in ended[step]["reason"]
     for raised in (2, 7):
         assert "in misbehave" in ended[raised]["error"], "the traceback is kept"
-
-
-def test_validations_run_while_trials_train(tmp_path):
-    results = fit(
-        counting,
-        tmp_path,
-        param_space={"length": 8, "scale": SCALES, "sleep_s": 0.1},
-        tune_config=tune.TuneConfig(**BY_ACCURACY),
-        validation_config=tunekit.ValidationConfig(
-            fn=validate, task_config=train.ValidationTaskConfig(fn_kwargs={"sleep_s": 0.1})
-        ),
-        checkpoint_policy=EACH,
-    )
-    assert not results.errors
-    first_score = min(e["time"] for e in events(results, "validation_ended"))
-    last_checkpoint = max(e["time"] for e in events(results, "checkpoint_saved"))
-    assert first_score < last_checkpoint, "training did not wait"
 
 
 def test_trials_and_evaluators_that_all_need_the_one_gpu_complete(tmp_path):

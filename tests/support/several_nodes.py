@@ -42,46 +42,14 @@ class Nodes:
         self.cluster = Cluster(
             initialize_head=True, head_node_args={"num_cpus": 2, "resources": {"head": 9}}
         )
-        self.spot = [self.add(validation=1), self.add()]
+        self.spot = [self.add(), self.add()]
         ray.init(self.cluster.address, log_to_driver=False, logging_level=logging.ERROR)
 
-    def add(self, **resources: int) -> Any:
-        return self.cluster.add_node(num_cpus=4, resources={"spot": 4, **resources})
+    def add(self) -> Any:
+        return self.cluster.add_node(num_cpus=4, resources={"spot": 4})
 
     def lose(self, node: Any) -> None:
         self.cluster.remove_node(node, allow_graceful=False)
-
-
-def node(nodes: Nodes, folder: Path) -> dict[str, Any]:
-    """The node for validations is lost in the middle of the sweep, and replaced."""
-
-    def lose() -> None:
-        nodes.lose(nodes.spot.pop(0))
-        nodes.spot.append(nodes.add(validation=1))
-
-    results = fit(
-        trainer(folder, length=8, sleep_s=0.2, resources={"head": 1.0}),
-        folder,
-        callbacks=[real_sweeps.After(3, lose)],
-        validation_config=tunekit.ValidationConfig(
-            fn=_validate_where,
-            ray_remote_kwargs={"num_cpus": 1, "resources": {"validation": 1}},
-            max_retries=3,
-        ),
-    )
-    table = results[0].metrics_dataframe
-    return {
-        "errors": [str(error) for error in results.errors],
-        "iterations": table["training_iteration"].tolist(),
-        "validated": int(table["accuracy"].notna().sum()),
-        "nodes": int(table["node"].nunique()),
-    }
-
-
-def _validate_where(checkpoint: tune.Checkpoint) -> dict[str, float]:
-    """The score, and a number for the node that it was found on."""
-    node = int(ray.get_runtime_context().get_node_id()[:8], 16)
-    return {**validate(checkpoint), "node": node}
 
 
 def _starts(sweep: tunekit.Sweep) -> int:
@@ -90,8 +58,8 @@ def _starts(sweep: tunekit.Sweep) -> int:
     return sum(report["iterations_since_restore"] == 1 for report in reports)
 
 
-def spot(nodes: Nodes, home: Path, kind: str, notice: bool) -> dict[str, Any]:
-    """A node with trials is taken away, 6 s after notice or without any, which fails them."""
+def spot(nodes: Nodes, home: Path, kind: str) -> dict[str, Any]:
+    """A node with trials is taken away, 6 s after notice."""
     # Trials wait in the middle until a node is about to end: however late the scores are, it has
     # trials then.
     gate = home / "gate"
@@ -105,10 +73,6 @@ def spot(nodes: Nodes, home: Path, kind: str, notice: bool) -> dict[str, Any]:
         node = next(node for node in nodes.spot if node.node_id in used)
         nodes.spot.remove(node)
         nodes.spot.append(nodes.add())
-        if not notice:
-            nodes.lose(node)
-            gate.touch()
-            return
         deadline = int((time.time() + 6) * 1000)
         preempted = autoscaler_pb2.DrainNodeReason.Value("DRAIN_NODE_REASON_PREEMPTION")
         gcs = ray._raylet.GcsClient(address=nodes.cluster.address)
