@@ -282,6 +282,7 @@ def validate(checkpoint):
     return {"accuracy": float(Path(checkpoint.path, "n").read_text())}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("reuses", [False, True], ids=["by default", "reuse_actors"])
 @pytest.mark.parametrize("kind", ["function", "class", "trainer"])
 def test_trials_share_a_process_only_with_reuse_actors(tmp_path, kind, reuses):

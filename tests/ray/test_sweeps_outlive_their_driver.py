@@ -34,6 +34,7 @@ def said(*arguments: str) -> str:
     return result.output
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("store", ["folder", "s3"])
 def test_scores_and_a_stop_by_hand_survive_a_sigkill_of_the_driver(
     ray_cluster, s3, tmp_path, store
@@ -248,6 +249,7 @@ def on_nodes():
         cluster.communicate(timeout=60)
 
 
+@pytest.mark.at_night
 def test_sweep_is_refused_where_no_validation_node_can_read_the_results(on_nodes, tmp_path):
     told = on_nodes("blind", tmp_path)
     assert str(tmp_path) in told["refused"] and not (tmp_path / "ran").exists()
@@ -260,6 +262,7 @@ def test_validations_run_on_the_nodes_that_a_label_selects(on_nodes, tmp_path):
     assert told == {"task": [True, True], "workers": [True, True]}
 
 
+@pytest.mark.at_night
 def test_killed_driver_leaves_no_process_or_placement_group_in_the_cluster(on_nodes, tmp_path):
     told = on_nodes("driver", tmp_path)
     assert told["busy"] >= 2
