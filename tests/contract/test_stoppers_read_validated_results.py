@@ -133,6 +133,12 @@ def either(trial_id: str, result: dict[str, Any]) -> bool:
     return result["accuracy"] >= 0.8 or result["training_iteration"] >= 7
 
 
+def test_function_that_cannot_handle_a_missing_score_stops_no_trial_before_the_score(tmp_path):
+    known, every_second = {0.2: False, 0.4: True}, {"policy": tunekit.EveryIterations(2)}
+    ran = stopped(tmp_path, lambda trial_id, row: known[row["accuracy"]], **every_second)
+    assert stops(ran) == lengths(ran) == {4}
+
+
 @every_way
 def test_function_of_score_and_iteration_stops_at_the_first_that_is_reached(tmp_path, on_pending):
     options = {"on_pending": on_pending, "policy": tunekit.EveryIterations(4)}

@@ -19,7 +19,7 @@ from tests.support.readers import session, tunekit_
 from tests.support.schedulers import CASES, MODES, every_case, seed_all
 from tests.support.seeds import SCHEDULES, seeds
 from tests.support.sweeps import Endless, Ran, index_of, sweep
-from tunekit.core.events import Reported, StopRequested
+from tunekit.core.events import Reported, StopRequested, TrialEnded
 from tunekit.journal.journal import events_in
 from tunekit.journal.stop_requests import ask_to_stop, request_file
 
@@ -119,6 +119,14 @@ def test_trial_stopped_by_hand_ends_with_its_last_score(tmp_path, on_pending):
     assert removed or end == ran.validated()[1][reached[1]]
     shown = tunekit.load(ran.home).timeline.trials[ran.trials[1].trial_id]
     assert shown.shown_status == "stopped by hand" and shown.stopped
+
+
+def test_trial_that_has_not_begun_is_stopped_by_hand_without_waiting_for_its_turn(tmp_path):
+    ran = run(tmp_path, lambda trials: [trials[2]] if 2 in trials else [], slots=1)
+    waiting = ran.trials[2].trial_id
+    events = [(type(event), getattr(event, "trial_id", "")) for event in events_in(ran.home)]
+    assert events.index((TrialEnded, waiting)) < events.index((TrialEnded, ran.trials[0].trial_id))
+    assert (Reported, waiting) not in events
 
 
 def test_other_files_in_the_stop_folder_stop_no_trial_and_links_are_not_followed(tmp_path):

@@ -36,13 +36,12 @@ def test_surplus_keeps_best_and_newest_checkpoints_and_ranks_unscored_ones_below
 scores = st.one_of(st.none(), st.floats(allow_nan=True))
 
 
-@given(st.lists(st.tuples(scores, st.booleans()), max_size=15), st.integers(1, 4))
-def test_leased_and_newest_checkpoints_stay_and_num_to_keep_limits_the_others(drawn, k):
+@given(st.lists(st.tuples(scores, st.booleans()), min_size=1, max_size=15), st.integers(1, 4))
+def test_exactly_the_leased_the_newest_and_the_best_num_to_keep_checkpoints_stay(drawn, keep):
     needed = {n for n, (_, leased) in enumerate(drawn) if leased}
-    kept = left([score for score, _ in drawn], k, needed)
-    assert needed <= {*kept}
-    assert not drawn or len(drawn) - 1 in kept
-    assert min(k, len(drawn)) <= len(kept) <= k + len(needed) + 1
+    from_worst = left([score for score, _ in drawn], None)
+    kept = left([score for score, _ in drawn], keep, needed)
+    assert {*kept} == {*from_worst[-keep:], *needed, len(drawn) - 1}
 
 
 def test_holder_that_leases_another_checkpoint_releases_its_first():
