@@ -57,7 +57,11 @@ def test_journal_line_is_in_its_file_with_a_checksum_when_append_returns(tmp_pat
     assert len(head.pop("crc")) == 8 and head == {**OWN, "ray": "2.60.0"}
 
 
-@pytest.mark.parametrize("torn", ["", GOOD[:20], GOOD + '{"n": 2, "event": "validation_en'])
+@pytest.mark.parametrize(
+    "torn",
+    ["", GOOD[:20], GOOD + '{"n": 2, "event": "validation_en'],
+    ids=["empty", "torn first line", "torn second line"],
+)
 def test_journal_without_a_whole_event_is_empty_and_the_next_session_continues(tmp_path, torn):
     journal_file(tmp_path, torn)
     assert events_in(tmp_path) == []
