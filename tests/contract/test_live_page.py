@@ -393,17 +393,20 @@ def test_scripts_of_a_page_need_the_nonce_of_their_answer(browser, home):
         assert not re.search(r"(?:src|href)=\"(?:https?:)?//", page.text)
 
 
-def test_token_in_the_address_sets_a_cookie_without_which_requests_are_refused(browser):
+@pytest.mark.parametrize("target", ["/all", f"/all?token={TOKEN}x", "/all?token="])
+@pytest.mark.parametrize("cookie", [None, "other"])
+def test_request_without_the_right_token_or_cookie_is_refused(browser, target, cookie):
+    browser.cookies = {} if cookie is None else {"tunekit": cookie}
+    assert browser.get(target).status == 401
+
+
+def test_token_in_the_address_is_replaced_by_a_cookie(browser):
     browser.cookies = {}
-    for target in ("/all", f"/all?token={TOKEN}x", "/all?token="):
-        assert browser.get(target).status == 401
     answer = browser.get(f"/all?token={TOKEN}&a=b")
     assert (answer.status, answer.headers["location"]) == (303, "/all?a=b")
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie and "samesite=lax" in cookie
     assert browser.get("/all").status == 200
-    browser.cookies["tunekit"] = "other"
-    assert browser.get("/all").status == 401
 
 
 @pytest.mark.parametrize("path", ["//evil.example", "/%2Fevil.example", "/\\evil.example"])

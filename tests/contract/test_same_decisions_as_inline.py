@@ -22,6 +22,7 @@ from tests.support.schedulers import CASES, asha, median, pbt, seed_all, space
 from tests.support.seeds import seeds
 from tests.support.sweeps import Counting, Endless, Heard, index_of, listen, quality, sweep
 from tunekit.core.halving import milestones
+from tunekit.core.validation import Attempt
 from tunekit.schedulers import PromotionASHA
 
 SCHEDULERS = {
@@ -39,15 +40,27 @@ def spent(seed: int, index: int, iteration: int, on: str) -> float:
 
 def training_s(seed: int, *, validates: bool = False):
     """Return the seconds of each method: of an iteration, and of its validation if inline."""
-    calls: Counter[int] = Counter()
+    calls: Counter[int] = Counter()  # a clone's iterations repeat those of another trial
 
     def seconds(trial, method):
         if method != "train":
             return 0.0
         index = index_of(trial)
-        calls[index] += 1  # its results may not be passed on at once
+        calls[index] += 1
         trained = spent(seed, index, calls[index], "training")
         return trained + validates * spent(seed, index, calls[index], "validation")
+
+    return seconds
+
+
+def validation_s(seed: int):
+    """Return the seconds of each validation of a trial, which has one in each iteration."""
+    calls: Counter[int] = Counter()
+
+    def seconds(attempt: Attempt) -> float:
+        index = int(attempt.request.trial_id[-5:])
+        calls[index] += 1
+        return spent(seed, index, calls[index], "validation")
 
     return seconds
 
@@ -108,9 +121,7 @@ def test_scheduler_with_wait_decides_exactly_as_with_inline_validation(
             seed=seed,
             slots=slots,
             training_s=training_s(seed),
-            validation_s=lambda attempt, seed=seed: spent(
-                seed, int(attempt.request.trial_id[-5:]), attempt.request.iteration, "validation"
-            ),
+            validation_s=validation_s(seed),
             stop={"training_iteration": 30},
             **space(),
         )
