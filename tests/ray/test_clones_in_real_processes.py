@@ -112,6 +112,7 @@ def test_pbt_clones_in_reused_actors_continue_the_scored_weights(
             assert result.config["lr"] == config["config/lr"].iloc[-1]
 
 
+@pytest.mark.at_night
 def test_pbt_clones_in_waiting_functions_continue_the_scored_weights(ray_cluster, tmp_path):
     _, clones = run(
         tmp_path,

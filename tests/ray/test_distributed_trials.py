@@ -350,6 +350,7 @@ def test_trainer_factory_gives_each_trial_its_own_trainer(tmp_path):
 # Data, and other trainers ------------------------------------------------------------------------
 
 
+@pytest.mark.at_night
 def test_datasets_are_sharded_though_trials_could_take_all_cpus(tmp_path):
     def loop(config):
         shard = train.get_dataset_shard("train")
@@ -372,6 +373,7 @@ def test_datasets_are_sharded_though_trials_could_take_all_cpus(tmp_path):
     assert [r.metrics_dataframe["rows"].tolist() for r in results] == [[32, 32]] * 3
 
 
+@pytest.mark.at_night
 def test_xgboost_trainer_checkpoints_are_validated_at_each_round(tmp_path):
     pytest.importorskip("xgboost")
     from ray.train.xgboost import RayTrainReportCallback, XGBoostTrainer

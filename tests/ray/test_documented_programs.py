@@ -155,7 +155,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.at_night
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_follow_validates_every_checkpoint_of_a_program_in_another_process(
     ray_cluster, name, tmp_path

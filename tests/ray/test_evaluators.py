@@ -139,6 +139,7 @@ def by_mapping(checkpoint):
     return {"accuracy": mean(row["value"] for row in rows.take_all())}
 
 
+@pytest.mark.at_night
 def test_validation_may_map_a_ray_dataset(tmp_path):
     results = run(tmp_path, 2, fn=by_mapping, ray_remote_kwargs={"num_cpus": 0})
     assert results[0].metrics_dataframe["accuracy"].tolist() == [5.5, 6.5]

@@ -269,10 +269,8 @@ def test_killed_driver_leaves_no_process_or_placement_group_in_the_cluster(on_no
     assert told["still_busy"] == 0 and told["groups"] == 0
 
 
-@pytest.mark.parametrize(
-    "kind",
-    ["function", pytest.param("trainer", marks=pytest.mark.at_night)],
-)
+@pytest.mark.at_night
+@pytest.mark.parametrize("kind", ["function", "trainer"])
 def test_trials_move_off_a_node_that_is_about_to_end(on_nodes, tmp_path, kind):
     told = on_nodes("spot", tmp_path, kind)
     assert told["failures"] == 0 and told["moves"] > 0
