@@ -191,8 +191,10 @@ def broken(sweep: Run) -> Iterator[str]:
     waiting, situation = sweep.waiting, tune.facts.situation()
     now = waiting.circumstances(situation)
     for trial, then in queues.waiting_in_place.items():
-        what = waiting.what(tune.facts.trial(trial), now, situation.now)
-        if then == now and what is not Next.WAIT:
+        one = tune.facts.trial(trial)
+        # While it is saved, time alone may turn it from a release to training; it is asked then.
+        stands = then == now and not one.queue.saves
+        if stands and waiting.what(one, now, situation.now) is not Next.WAIT:
             yield f"{trial} stands, and would not if it was asked again"
 
 

@@ -200,7 +200,8 @@ class Waiting:
         answers = until is not None and (until <= time or trial.queue.saves)
         if answers and process is Process.FREE and not trial.queue.over:
             return Next.WAIT if trial.queue.saves else Next.TRAIN
-        # It decreases with time, so the trial has fewer and fewer reasons to do anything else.
+        # It decreases with time, so the trial has fewer and fewer reasons to do anything else. One
+        # that is being saved, and so cannot release its slot yet, is asked again once it is saved.
         wait = now.typical._replace(wait_s=self.pool.wait_s(trial.trial_id, time))
         if self.pool.decides_elsewhere(trial.trial_id):
             wait, elsewhere = wait._replace(late_s=0.0), True
