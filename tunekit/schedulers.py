@@ -108,7 +108,7 @@ class _SuccessiveHalving(SchedulerBase):
         self._books.failed(trial.trial_id)
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
-        """Record that a trial was stopped while it was paused, or before it began."""
+        """Record the end of a trial that was paused, had not begun, or has no score."""
         self._books.ended(trial.trial_id)
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
