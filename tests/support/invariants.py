@@ -192,9 +192,9 @@ def broken(sweep: Run) -> Iterator[str]:
     now = waiting.circumstances(situation)
     for trial, then in queues.waiting_in_place.items():
         one = tune.facts.trial(trial)
-        # While it is saved, time alone may turn it from a release to training; it is asked then.
-        stands = then == now and not one.queue.saves
-        if stands and waiting.what(one, now, situation.now) is not Next.WAIT:
+        # While it is saved, time alone may turn a release into training; it is asked afterwards.
+        asked = waiting._since[trial.trial_id] if one.queue.saves else situation.now
+        if then == now and waiting.what(one, now, asked) is not Next.WAIT:
             yield f"{trial} stands, and would not if it was asked again"
 
 
