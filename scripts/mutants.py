@@ -6,9 +6,10 @@
 
 A mutant is drawn from all places in ``tunekit/core`` where a comparison, a boolean or arithmetic
 operator, a constant, or ``min`` and ``max`` can be replaced, without docstrings and messages. In a
-copy of the repository, it runs the doctests of its file and the unit tests of the rules, then all
-tests that need no Ray, until one fails. What survives is printed: a test is missing, or the mutant
-does the same as the original. The exit status is 1 if any survives.
+copy of the repository, it runs the doctests of its file and the unit tests of the rules, then the
+tests that noticed earlier mutants, then all that need no Ray, until one fails. What survives is
+printed: a test is missing, or the mutant does the same as the original. The exit status is 1 if any
+survives.
 """
 
 from __future__ import annotations
@@ -114,16 +115,20 @@ def changed(path: Path, place: int) -> tuple[str, str]:
     return made, "\n".join(line for line in list(differs)[3:])
 
 
-def survives(tree: Path, path: Path, text: str) -> tuple[bool, str]:
-    """Run the tests with a mutant; return whether it survives, and the test that failed."""
+def survives(tree: Path, path: Path, text: str, quick: dict[str, None]) -> tuple[bool, str]:
+    """Run the tests with a mutant; return whether it survives, and the test that failed.
+
+    ``quick`` are the tests that noticed earlier ones, to which it adds this one's.
+    """
     target = tree / path.relative_to(ROOT)
     original = target.read_text()
     target.write_text(text)
     environment = os.environ | {"PYTHONPATH": str(tree), "TUNEKIT_TESTS": str(tree)}
     first = [str(target.relative_to(tree)), "tests/unit/core"]
-    whole = ["tests/unit", "tests/contract", "tests/kills", "--numprocesses", "2"]
+    two = ["--numprocesses", "2", "--dist", "worksteal"]
+    whole = ["tests/unit", "tests/contract", "tests/kills", *two]
     try:
-        for asked in (first, [*whole, "--dist", "worksteal"]):
+        for asked in (first, *([[*quick, *two]] if quick else ()), whole):
             done = subprocess.run(
                 [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *asked],
                 cwd=tree,
@@ -134,8 +139,11 @@ def survives(tree: Path, path: Path, text: str) -> tuple[bool, str]:
                 timeout=LIMIT_S,
             )
             if done.returncode:
-                failed = [line for line in done.stdout.splitlines() if "FAILED" in line[:8]]
-                return False, (failed or done.stdout.splitlines()[-1:] or [""])[0]
+                lines = done.stdout.splitlines()
+                failed = [line[7:].split(" - ")[0] for line in lines if line[:7] == "FAILED "]
+                if asked is whole:
+                    quick.update(dict.fromkeys(failed))
+                return False, (failed or lines[-1:] or [""])[0]
     except subprocess.TimeoutExpired:
         return False, f"not over after {LIMIT_S} s"
     finally:
@@ -158,14 +166,14 @@ def main() -> int:
         for name in listed.stdout.decode().splitlines():
             (tree / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, tree / name)
-        original = CORE / "pool.py"
-        alive, test = survives(tree, original, original.read_text())
+        original, quick = CORE / "pool.py", dict[str, None]()
+        alive, test = survives(tree, original, original.read_text(), quick)
         if not alive:
             sys.exit(f"Tests fail without a mutant: {test}")
         for path, place in drawn:
             began = time.monotonic()
             text, difference = changed(path, place)
-            alive, test = survives(tree, path, text)
+            alive, test = survives(tree, path, text, quick)
             left += alive
             took = f"{time.monotonic() - began:.0f} s"
             outcome = "SURVIVES" if alive else "noticed"

@@ -15,6 +15,7 @@ from ray.tune.schedulers import ASHAScheduler
 
 import tunekit
 from tests.support.fakes import FakeExecutor
+from tests.support.local_sweep import index_of
 from tests.support.schedulers import CASES, MODES, pbt, promotion
 from tests.support.sweeps import LENGTH, Asking, Counting, sweep
 from tunekit._ray import cluster
@@ -274,6 +275,29 @@ def test_one_waiting_trial_releases_its_slot_if_one_trial_needs_a_slot(tmp_path,
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     assert ran.lengths() == {0: 4, 1: 4, 2: 4}
     assert len(released) == 1
+
+
+def test_trial_that_released_its_slot_continues_before_new_trials_start(tmp_path):
+    """Their processes have been requested before its own; the searcher needs its scores first."""
+    starts = []
+
+    def training_s(trial, method):
+        if method == "start":
+            starts.append(index_of(trial))
+        return {"train": 1.0, "start": 5.0}.get(method, 0.0)
+
+    sweep(
+        tmp_path,
+        ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2),
+        on_pending="auto-beside",
+        trials=24,
+        slots=2,
+        training_s=training_s,
+        validation_s=lambda attempt: 20.0,
+    )
+    again = [n for n, one in enumerate(starts) if one in starts[:n]]
+    assert again and again[0] < starts.index(12), "the last new trials start after the first scores"
+    assert [starts[n] for n in again][-1] != starts[-1]
 
 
 def test_trial_that_takes_over_a_kept_process_has_a_folder(tmp_path):

@@ -45,6 +45,11 @@ def test_report_to_score_if_last_waits_for_its_save_once_the_trial_ends():
     assert last.stage is Stage.SCORING
 
 
+def test_pending_points_are_those_of_earlier_reports_that_decide():
+    queue = Queue([scoring(1, at=1.0), saving(2), scoring(3, at=3.0), scoring(4, at=4.0)])
+    assert queue.pending_points(4) == [1.0, 3.0]
+
+
 @pytest.mark.parametrize("saves", [True, False])
 @pytest.mark.parametrize("validates", [True, False])
 def test_unsaved_report_is_saved_at_the_trials_end_if_possible(validates, saves):
