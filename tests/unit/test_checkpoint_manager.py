@@ -12,6 +12,7 @@ import pytest
 from ray import tune
 from ray.train._internal.checkpoint_manager import _CheckpointManager
 
+import tunekit._ray.checkpoints
 from tunekit._ray.checkpoints import LeasingCheckpointManager, saved_at
 
 # As a training loop may call them: "9" sorts after "11"; the clock has gone back by an hour.
@@ -46,3 +47,26 @@ def test_trial_continues_from_the_newest_checkpoint_that_is_not_missing(
     newest = manager.latest_checkpoint_result
     assert newest.checkpoint.path == checkpoints[-missing - 1].checkpoint.path
     assert manager.forget_missing(lambda path: False) and manager.latest_checkpoint_result is None
+
+
+def test_checkpoint_that_cannot_be_deleted_does_not_keep_the_others(
+    checkpoints, tmp_path, monkeypatch
+):
+    one = tune.CheckpointConfig(num_to_keep=1)
+    manager = LeasingCheckpointManager(_CheckpointManager(one), frozenset())
+    paths = [saved.checkpoint.path for saved in checkpoints]
+    delete, stuck = tunekit._ray.checkpoints.delete_checkpoint, [paths[0]]
+
+    def deletes(filesystem, path):
+        if path in stuck:
+            raise PermissionError(path)
+        delete(filesystem, path)
+
+    monkeypatch.setattr("tunekit._ray.checkpoints.delete_checkpoint", deletes)
+    for saved in checkpoints:
+        manager.register_checkpoint(saved)
+        manager.prune()
+    assert {str(path) for path in tmp_path.iterdir()} <= {paths[0], *paths[-2:]}
+    stuck.clear()
+    manager.prune()
+    assert [str(path) for path in tmp_path.iterdir()] == paths[-1:]

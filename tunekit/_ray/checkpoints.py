@@ -209,12 +209,13 @@ class LeasingCheckpointManager(_CheckpointManager):
                     f"{path} is needed but was about to be deleted. This is a bug in tunekit, not "
                     "in your code. Please report it with the journal."
                 )
+            checkpoint = self._doomed.pop(0)
             try:
-                delete_checkpoint(self._doomed[0].filesystem, path)
+                delete_checkpoint(checkpoint.filesystem, path)
             except OSError as error:
                 logger.warning("%s could not be deleted; this will be retried: %s", path, error)
-                return
-            del self._doomed[0]
+                self._doomed.append(checkpoint)  # one that never can does not keep the others
+                return  # if it is the storage that fails, each would take its time
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle as Tune's own manager, so that saved experiments open without tunekit."""
