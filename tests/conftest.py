@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import random
 from collections import defaultdict
 
 import pyarrow.fs
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support import forked_workers
-from tests.support.seeds import DAY, SCHEDULES, at_push, mode_at_push
+from tests.support.seeds import DAY, SCHEDULES, at_push, drawn_by, mode_at_push
 
 os.environ.setdefault("RAY_TRAIN_V2_ENABLED", "1")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -80,6 +81,15 @@ def _left_to_the_night(items, asked):
     for test, of_test in cases.items():
         drawn = at_push(test, len(of_test), *of_test[0].get_closest_marker("sampled").args)
         yield from (item for n, item in enumerate(of_test) if n not in drawn)
+
+
+@pytest.fixture(autouse=True)
+def _repeatable(request):
+    """Tune's schedulers draw from the global generators; a day draws the same again."""
+    import numpy as np
+
+    for begin in (random.seed, np.random.seed):
+        begin(drawn_by(request.node.nodeid))
 
 
 @pytest.fixture(autouse=True)

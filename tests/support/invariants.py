@@ -192,9 +192,10 @@ def broken(sweep: Run) -> Iterator[str]:
     now = waiting.circumstances(situation)
     for trial, then in queues.waiting_in_place.items():
         one = tune.facts.trial(trial)
-        # While it is saved, time alone may turn a release into training; it is asked afterwards.
-        asked = waiting._since[trial.trial_id] if one.queue.saves else situation.now
-        if then == now and waiting.what(one, now, asked) is not Next.WAIT:
+        # While it is saved, time alone may turn a release into training; it is asked afterwards. So
+        # it stands rightly if it would have when it began to, too: less time is left ever since.
+        asked = [situation.now, *([waiting._since[trial.trial_id]] if one.queue.saves else [])]
+        if then == now and Next.WAIT not in {waiting.what(one, now, at) for at in asked}:
             yield f"{trial} stands, and would not if it was asked again"
 
 
