@@ -179,6 +179,7 @@ def each_rank_asks(config):
     return {**fails_once(config["checkpoint"]), "sum": mine.item()}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", ["task", "evaluator", "trainer"])
 def test_validation_context_names_the_trial_config_and_iteration(tmp_path, kind):
     how = {

@@ -249,25 +249,17 @@ def test_training_in_the_trials_process_is_the_same_with_and_without_validation(
     assert inside[: LENGTH - (kind == "class")].all() and table.alone.all()
 
 
-AT_PUSH = (
+ENDS = [(kind, how) for kind in KINDS for how in ("exits", "segfault", "hangs")] + [
     ("function", "loses the GPU"),
-    ("class", "hangs"),
-    ("trainer", "raises"),
+    ("trainer", "loses the GPU"),
     ("trainer", "ends its process group"),
-    ("all workers", "segfault"),
-)
-AT_NIGHT = (
-    ("function", "hangs"),
-    *((kind, how) for kind in ("function", "class") for how in ("exits", "segfault")),
-    *(("trainer", how) for how in ("segfault", "exits", "hangs", "loses the GPU")),
-    *(("all workers", how) for how in ("exits", "hangs", "raises")),
-)
+    ("trainer", "raises"),
+    ("all workers", "raises"),
+]
 
 
-@pytest.mark.parametrize(
-    ("kind", "how"),
-    [*AT_PUSH, *(pytest.param(*case, marks=pytest.mark.at_night) for case in AT_NIGHT)],
-)
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize(("kind", "how"), ENDS)
 def test_trial_restarts_from_the_checkpoint_whose_validation_ended_its_process(
     tmp_path, kind, how, caplog
 ):
