@@ -128,7 +128,7 @@ class Failures:
         ["2 more like that of a@1 (raised KeyError: 'model'): a@2, a@3"]
     """
 
-    def __init__(self, *, detects_hopeless: bool = False):
+    def __init__(self, *, detects_hopeless: bool):
         self._detects_hopeless = detects_hopeless
         #: Whether the function may be broken: validations have failed, and none has succeeded.
         self.doubts = False

@@ -60,7 +60,7 @@ class Validator:
         #: Detects that Ray is gone.
         self.ray_watch = RayWatch()
         self._fn, self._signature = config.fn, signature_of(config.fn)
-        self._retried = Failures()
+        self._retried = Failures(detects_hopeless=False)
         self._next_poll = 0.0
         self._next_count = 0.0
         # When each attempt was started that has not begun, on the clock, in order; and the time of
