@@ -41,8 +41,7 @@ def rank(score: float | None) -> tuple[bool, float]:
     Checkpoints without a score (or with NaN) rank below all others. Equal ones rank by age, oldest
     first, if they are sorted in the order in which they were saved.
     """
-    known = score is not None and not math.isnan(score)
-    return (known, score if known and score is not None else 0.0)
+    return (False, 0.0) if score is None or math.isnan(score) else (True, score)
 
 
 def surplus(
