@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
+from ray.tune import ResumeConfig
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
@@ -16,7 +18,9 @@ import tunekit
 from tests.support.contract import check_contract, lags, run
 from tests.support.fakes import FakeClock
 from tests.support.journals import read
+from tests.support.kills import Killed, killed_after
 from tests.support.local_sweep import LocalSweep
+from tests.support.restores import restoring
 from tests.support.schedulers import CASES, MODES, every_case
 from tests.support.seeds import seeds
 from tests.support.sweeps import (
@@ -244,3 +248,42 @@ def test_failed_save_after_the_iteration_at_which_a_trial_stops_or_pauses_is_voi
     assert [*Path(f"{tmp_path}-session").rglob("save-failed")], "it has failed"
     assert ran.heard.results[0][1::2] == (1, decision)
     assert ran.lengths() == {0: length} and ran.trials[0].num_failures == 0
+
+
+class Flawed(Endless):
+    """Every fourth one made fails in its first iteration, and as many in the second."""
+
+    made, mended = 0, False
+
+    def setup(self, config):
+        super().setup(config)
+        self.fails_after = {0: 0, 2: 1}.get(Flawed.made % 4)
+        Flawed.made += 1
+
+    def step(self):
+        if self.steps == self.fails_after and not Flawed.mended:
+            raise RuntimeError
+        return super().step()
+
+
+@every_case
+def test_trial_that_restarts_from_scratch_is_scheduled_like_a_new_one(
+    tmp_path, name, on_pending, monkeypatch
+):
+    monkeypatch.setattr(Flawed, "made", 0)
+    options = {"on_pending": on_pending, "trainable": Flawed, "stop": {"training_iteration": 9}}
+    options["listening"] = False  # what listens would be saved with the scheduler
+    with suppress(Killed), killed_after(random.choice([200, 10**6])):
+        run(name, tmp_path, **options)
+    before = tunekit.load(tmp_path / "sweep").trials
+    failed = set(before[before.status == "error"].trial_id)
+    assert failed
+    monkeypatch.setattr(Flawed, "mended", True)
+    again = restoring(tmp_path / "sweep", errored=ResumeConfig.ResumeType.RESTART)
+    ran = run(name, tmp_path, **again, **options)
+    assert {trial.status for trial in ran.trials} == {Trial.TERMINATED}
+    restarted = {index_of(t) for t in ran.trials if t.trial_id not in set(before.trial_id)}
+    assert len(restarted) >= len(failed), "the searcher may also have made others"
+    for index in restarted:
+        assert min(ran.validated()[index]) == 1, "it began again"
+        assert ran.processed()[index], "the scheduler has heard of it"

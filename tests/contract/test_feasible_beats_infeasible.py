@@ -149,3 +149,13 @@ def test_optuna_gets_raw_scores_and_violations_as_an_attribute(tmp_path):
     broken = [violations(trial) for trial in trials]
     assert broken == [[max(0.0, (50 * trial.value - 25) / 25)] for trial in trials]
     assert 0 < broken.count([0.0]) < 6
+
+
+def test_pareto_front_has_the_feasible_one_of_checkpoints_with_equal_metrics(tmp_path):
+    def validate(attempt):
+        return {"accuracy": 0.5, "latency_ms": 20.0, "mb": 30.0 - attempt.request.iteration}
+
+    settings = {"constraints": [tunekit.Constraint("mb <= 25")]}
+    loaded = tunekit.load(sweep(tmp_path, trials=1, validate=validate, settings=settings).home)
+    front = loaded.pareto({"accuracy": "max", "latency_ms": "min"})
+    assert [(one.iteration, one.violation) for one in front] == [(5, 0.0)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import itertools
 import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +78,17 @@ class Session:
     def set_status(self, trial: Trial, status: str) -> None:
         """Change the status of a trial that has no actor."""
         self._tune._set_trial_status(trial, status)
+
+    @contextmanager
+    def hiding(self, new: Collection[Trial]) -> Iterator[None]:
+        """Hide trials from schedulers that do not know them yet."""
+        tune, trials = self._tune, self._tune._trials
+        live = tune._live_trials.intersection(new)
+        tune._trials = [trial for trial in trials if trial not in new]
+        tune._live_trials -= live
+        yield
+        tune._trials = trials
+        tune._live_trials |= live
 
     def required_metrics(self) -> set[str]:
         """Return the metrics that ``TuneConfig`` and the search algorithm name."""

@@ -115,15 +115,17 @@ def front_of(
         >>> front_of(Timeline(()), {"accuracy": "max", "latency_ms": "min"})
         []
     """
-    found: dict[Point, tuple[str, ScoredCheckpoint]] = {}
+    scores: list[tuple[Point, tuple[str, ScoredCheckpoint]]] = []
     for trial_id in timeline.trials:
         for scored in timeline.scores(trial_id):
             values = [scored.value(name) for name in objectives]
             signs = [1.0 if mode == "max" else -1.0 for mode in objectives.values()]
             point = tuple(s * v for s, v in zip(signs, values, strict=True) if v is not None)
             if len(point) == len(objectives):
-                found.setdefault(point, (trial_id, scored))
-    least = min((scored.violation for _, scored in found.values()), default=0.0)
-    points = [point for point, (_, scored) in found.items() if scored.violation == least]
+                scores.append((point, (trial_id, scored)))
+    least = min((scored.violation for _, (_, scored) in scores), default=0.0)
+    # Backwards, so that the first one of equal points stays.
+    found = {point: one for point, one in reversed(scores) if one[1].violation == least}
+    points = list(found)
     best = sorted((points[place] for place in pareto_front(points)), reverse=True)
     return [found[point] for point in best]

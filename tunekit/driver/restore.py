@@ -48,7 +48,7 @@ from tunekit.core.state import RecordedReport, SweepState
 from tunekit.core.validation import Status
 from tunekit.core.values import as_json, encodable, sanitize
 from tunekit.driver.ledger import Ledger
-from tunekit.driver.saved_scheduler import load_scheduler
+from tunekit.driver.saved_scheduler import load_scheduler, lost_trial
 from tunekit.driver.shell import VOID, Shell
 from tunekit.journal.encoding import resolve_opaque
 from tunekit.journal.paths import exists, paths_in
@@ -76,8 +76,9 @@ class Restore:
         self.as_of = 0
         # The line as of which the scheduler was saved.
         self._since = 0
-        # The trials that the scheduler knows.
+        # The trials that the scheduler knows, and those of them that Tune no longer has.
         self._added: set[str] = set()
+        self._lost: dict[str, Trial] = {}
         # The rows of each trial that Tune has processed.
         self._rows: dict[str, list[dict[str, Any]]] = {}
         # The exploits that the scheduler makes at the line being replayed, by trial.
@@ -94,9 +95,9 @@ class Restore:
         self._listeners: list[Any]
 
     @property
-    def has_scheduler(self) -> bool:
-        """Return whether the user's scheduler is restored to a state that knows the trials."""
-        return (self.saved or {}).get("scheduler") is not None
+    def is_due(self) -> bool:
+        """Return whether there is a sweep to restore, and the scheduler knows no trial yet."""
+        return self.saved is not None
 
     def load(self, ledger: Ledger) -> bool:
         """Read the journal.
@@ -124,13 +125,18 @@ class Restore:
         end = SweepState.after(self.past)
         self._configs = end.ancestry.configs
         state = (self.saved or {}).get("scheduler")
-        self._added = set(trials)
+        # Trials that restart failed ones from scratch: no line names them.
+        recorded = {event.trial_id for event in self.past if isinstance(event, TrialAdded)}
+        new = [trial for trial_id, trial in trials.items() if trial_id not in recorded]
+        if new and traits_of(scheduler.scheduler).replays:
+            state = None  # its schedule restarts, too
         if state is not None:
             filesystem = controller.session.storage.storage_filesystem
             known = load_scheduler(
                 scheduler.scheduler, state, ledger.home, trials, filesystem=filesystem
             )
             self._added = set(known)
+            self._lost = {name: trial for name, trial in known.items() if name not in trials}
         # A new scheduler gets everything again.
         self._since = self.as_of if state is not None else 0
         # As Tune has restored them: whether errored ones continue is up to the user.
@@ -149,19 +155,24 @@ class Restore:
             if trial_id in trials and not trials[trial_id].is_finished():
                 controller.session.set_status(trials[trial_id], Trial.PAUSED)
         ledger.repeats = self._repeat
-        with controller.processing.silent():
+        with controller.processing.silent(), controller.session.hiding(new):
             for event in self.past:
                 trial = trials.get(getattr(event, "trial_id", ""))
                 if isinstance(event, Exploited) and trial is not None:
                     event = _with_objects(event, trial)
                 if not isinstance(event, Exploited):
                     self._undo()
-                if trial is not None and event.n > self._since:
-                    self._apply_to_tune(event, trial)
+                if event.n > self._since:
+                    if trial is not None:
+                        self._apply_to_tune(event, trial)
+                    else:
+                        self._apply_to_lost(event)
                 if isinstance(event, Exploited):
                     self._repeated.pop(event.trial_id, None)
                 self._apply_to_sweep(event, trial)
         ledger.repeats = None
+        for trial in new:
+            scheduler.scheduler.on_trial_add(controller.session.wrapped(), trial)
         for exploit in self._repeated.values():
             ledger.record(exploit)  # the driver was killed before that
         if self.past and self.past[-1].n > self.as_of:
@@ -238,6 +249,20 @@ class Restore:
                 if for_searcher:
                     controller.search_alg.on_trial_complete(trial.trial_id, error=True)
                 controller.session.set_status(trial, Trial.ERROR)
+
+    def _apply_to_lost(self, event: Event) -> None:
+        """Apply a line of a trial that Tune no longer has: another one has restarted it.
+
+        Schedulers that compare all trials at one time would otherwise wait for it.
+        """
+        scheduler, wrapped = self._scheduler.scheduler, self._shell.controller.session.wrapped()
+        match event:
+            case TrialAdded(trial_id=trial_id) if trial_id not in self._added:
+                if not traits_of(scheduler).replays:
+                    self._lost[trial_id] = lost_trial(trial_id)
+                    scheduler.on_trial_add(wrapped, self._lost[trial_id])
+            case TrialErrored(trial_id=trial_id) if trial_id in self._lost:
+                scheduler.on_trial_error(wrapped, self._lost[trial_id])
 
     def _exploit_again(self, event: Exploited, trial: Trial) -> None:
         """Overwrite a trial with the recorded checkpoint and hyperparameters."""

@@ -212,7 +212,7 @@ class Run:
         controller = self.controller
         if controller.resumed:
             controller.session.begin()
-        if self.restore.past:
+        if self.restore.is_due:
             self.restore.replay(self.trials, self.shell, self.scheduler)
             self.stops.record()
         if controller.is_finished():

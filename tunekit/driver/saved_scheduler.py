@@ -36,7 +36,7 @@ def saved_scheduler(
         >>> state = saved_scheduler(MedianStoppingRule(grace_period=3), Home("/sweep"))
         >>> restored = MedianStoppingRule()
         >>> load_scheduler(restored, state, Home("/moved"), {}, filesystem=None)
-        []
+        {}
         >>> restored.debug_string()
         'Using MedianStoppingRule: num_stopped=0.'
     """
@@ -64,7 +64,7 @@ def load_scheduler(
     trials: Mapping[str, Trial],
     *,
     filesystem: Any,
-) -> list[str]:
+) -> dict[str, Trial]:
     """Load the result of :func:`saved_scheduler` into a scheduler; return the trials that it knows.
 
     Args:
@@ -74,9 +74,17 @@ def load_scheduler(
         trials: The trials of the experiment.
         filesystem: The filesystem of its checkpoints; None for the local one.
     """
-    known, attributes = _Unpickler(state, home, trials, filesystem).load()
+    loader = _Unpickler(state, home, trials, filesystem)
+    known, attributes = loader.load()
     scheduler.__dict__.update(attributes)
-    return list(known)
+    return {trial_id: loader.trial(trial_id) for trial_id in known}
+
+
+def lost_trial(trial_id: str) -> Trial:
+    """Return a trial that the experiment no longer has; it is still ranked by its results."""
+    lost = Trial("lost", trial_id=trial_id, stub=True)
+    lost.set_status(Trial.TERMINATED)  # so that PBT does not clone it
+    return lost
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -97,11 +105,15 @@ class _Pickler(cloudpickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     def __init__(self, state: bytes, home: Home, trials: Mapping[str, Trial], filesystem: Any):
         super().__init__(io.BytesIO(state))
-        self._home, self._trials, self._filesystem = home, trials, filesystem
+        self._home, self._trials, self._filesystem = home, dict(trials), filesystem
+
+    def trial(self, trial_id: str) -> Trial:
+        if trial_id not in self._trials:
+            self._trials[trial_id] = lost_trial(trial_id)
+        return self._trials[trial_id]
 
     def persistent_load(self, known: tuple[str, str]) -> Any:
         kind, name = known
         if kind == "checkpoint":
             return tune.Checkpoint(self._home.path(name), self._filesystem)
-        # A trial that the experiment has lost is still ranked by its results.
-        return self._trials.get(name) or Trial("lost", trial_id=name, stub=True)
+        return self.trial(name)

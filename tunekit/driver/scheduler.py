@@ -164,7 +164,7 @@ class ValidatedScheduler(TrialScheduler):
             run.ledger.record(TrialRetried(trial_id=trial.trial_id))
             return
         run.adopt(trial)
-        if not run.restore.has_scheduler:
+        if not run.restore.is_due:
             self.scheduler.on_trial_add(tune_controller, trial)
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
