@@ -14,7 +14,7 @@ from ray import tune
 from ray.exceptions import RaySystemError
 from ray.tune import ResumeConfig, TuneError
 from ray.tune.integration.ray_train import CHECKPOINT_PATH_KEY
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
 
 import tunekit
@@ -22,6 +22,7 @@ from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
 from tests.support.restores import contents, restoring
+from tests.support.schedulers import MODES
 from tests.support.sweeps import LENGTH, Counting, Most, Ran, SavesWhen, sweep
 from tunekit._ray.interruption import RayWatch
 from tunekit.driver.program import Program
@@ -81,7 +82,11 @@ def fifo(folder: Path, **options: Any) -> Ran:
     return run(folder, trials=5, slots=2, **late, **options)
 
 
-@pytest.mark.parametrize("make", [asha, fifo])
+def late(folder: Path, **options: Any) -> Ran:
+    return run(folder, trials=4, slots=3, validation_s=lambda attempt: 20.0, **options)
+
+
+@pytest.mark.parametrize("make", [asha, fifo, late])
 def test_each_session_has_the_whole_time_budget_and_continues_trials_cut_short(
     tmp_path, make, _a_second_per_step
 ):
@@ -99,6 +104,20 @@ def test_each_session_has_the_whole_time_budget_and_continues_trials_cut_short(
     assert decisions[0] == decisions[1]
     validated = tunekit.load(tmp_path / "sweep").validations
     assert not validated.duplicated(["trial_id", "iteration"]).any(), "what was done is done once"
+
+
+@pytest.mark.parametrize("on_pending", MODES)
+@pytest.mark.parametrize("base", [FIFOScheduler, partial(ASHAScheduler, max_t=9)])
+def test_each_checkpoint_is_scored_and_ranked_when_time_is_up(
+    tmp_path, base, on_pending, _a_second_per_step
+):
+    options = {"on_pending": on_pending, "validation_s": lambda attempt: 20.0, "trials": 4}
+    ran = run(tmp_path, base=base(), stop=TimeoutStopper(40), slots=3, **options)
+    sweep = tunekit.load(ran.home)
+    scores = [score for own in ran.scores().values() for score in own.values()]
+    assert sweep.summary()["state"] == "interrupted" and sweep.best().score == max(scores)
+    assert sweep.summary()["unprocessed"] == 0 < len(scores)
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
 
 
 def test_sweep_whose_time_budget_ends_before_any_checkpoint_raises_no_error(

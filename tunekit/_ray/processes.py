@@ -123,6 +123,8 @@ class Processes:
     def start(self) -> None:
         """Request processes for trials, as many as may have one."""
         tune = self._tune
+        if tune.session.out_of_time:
+            return
         if not tune.waiting.pool.idle:  # Tune would warn that no trial runs
             tune._insufficient_resources_manager._no_running_trials_since = -1
         slots = tune.waiting.slots(tune.facts.situation())

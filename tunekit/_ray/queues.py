@@ -195,6 +195,11 @@ class Queues:
         away = trial in self._tune.processes.training or not self._tune.processes.has_actor(trial)
         return away or bool(self._tune.sweep.queue_of(trial.trial_id))
 
+    def drains(self, trial: Trial) -> bool:
+        """Return whether a trial that is out of time ends once Tune has processed its reports."""
+        waits = self.ends and self._tune.session.out_of_time
+        return waits and bool(self._tune.sweep.queue_of(trial.trial_id))
+
     def drop(self, trial: Trial) -> None:
         """Discard what a trial has trained past a decision."""
         self.waiting_in_place.pop(trial, None)

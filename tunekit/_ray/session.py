@@ -63,8 +63,12 @@ class Session:
     @property
     def cuts_short(self) -> bool:
         """Return whether Tune has stopped all trials: no time is left, or one has failed."""
-        out_of_time = any(stopper._budget <= 0 for stopper in self._time_budgets)
-        return out_of_time or bool(self._tune._fail_fast and self._tune._has_errored)
+        return self.out_of_time or bool(self._tune._fail_fast and self._tune._has_errored)
+
+    @property
+    def out_of_time(self) -> bool:
+        """Return whether no time is left."""
+        return any(stopper._budget <= 0 for stopper in self._time_budgets)
 
     @property
     def trials_to_come(self) -> int:

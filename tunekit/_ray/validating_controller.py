@@ -129,7 +129,8 @@ class ValidatingController(TuneController):
     # pending, because a restored sweep continues.
     def _stop_experiment_if_needed(self) -> None:
         self.queues.ends = True
-        super()._stop_experiment_if_needed()
+        if not (self.session.out_of_time and all(map(self.queues.drains, self._live_trials))):
+            super()._stop_experiment_if_needed()  # otherwise, it would only say so again
         self.queues.ends = False
 
     def _cleanup_trials(self) -> None:
@@ -205,6 +206,8 @@ class ValidatingController(TuneController):
     # Tune knows nothing of reports that wait, which the decision has made void, and keeps an actor
     # for another trial even if its node ends or its iteration is long.
     def _schedule_trial_stop(self, trial: Trial, exception: Exception | None = None) -> None:
+        if self.queues.drains(trial):
+            return
         self.queues.drop(trial)
         with self.reuse.stopping(trial):
             super()._schedule_trial_stop(trial, exception=exception)

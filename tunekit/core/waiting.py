@@ -59,6 +59,7 @@ class Situation(NamedTuple):
         others_wait: Whether a trial waits for a slot that no other one has released for it.
         runs: Whether any trial runs.
         leaving: The trials whose processes must end, because their nodes do.
+        out_of_time: Whether the time of the sweep is up, so that no trial trains on.
     """
 
     now: float = 0.0
@@ -68,6 +69,7 @@ class Situation(NamedTuple):
     others_wait: bool = False
     runs: bool = False
     leaving: AbstractSet[str] = frozenset()
+    out_of_time: bool = False
 
 
 class WaitingTrial(NamedTuple):
@@ -155,6 +157,7 @@ class Waiting:
             typical=self._typical_wait if weighs else UNMEASURED,
             reuses=situation.reuses,
             leaving=situation.leaving,
+            out_of_time=situation.out_of_time,
             relieved=frozenset(self._relieved),
             ended_hosts=frozenset(self.pool.ended_hosts),
         )
@@ -230,7 +233,8 @@ class Waiting:
         if trial.trial_id in now.ended_hosts:
             return Process.ENDED
         leaves = trial.trial_id in now.leaving and self._can_leave(trial)
-        return Process.LEAVES if leaves or trial.trial_id in now.relieved else Process.FREE
+        leaves = leaves or now.out_of_time or trial.trial_id in now.relieved
+        return Process.LEAVES if leaves else Process.FREE
 
     def _can_leave(self, trial: WaitingTrial) -> bool:
         """Return whether a trial would continue elsewhere from its newest report."""

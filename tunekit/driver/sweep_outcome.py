@@ -150,10 +150,11 @@ class SweepOutcome:
 
         Call it before Tune saves them as ended; a restore continues them.
         """
-        if self._cut is None:
-            stopped = [trial.trial_id for trial in trials if trial.status == Trial.TERMINATED]
-            self._cut = {t for t in stopped if t not in self._state.ended}
-            self._ledger.record(SessionCutShort(trial_ids=sorted(self._cut)))
+        stopped = {trial.trial_id for trial in trials if trial.status == Trial.TERMINATED}
+        new = stopped - self._state.ended - (self._cut or set())
+        if self._cut is None or new:
+            self._cut = (self._cut or set()) | new
+            self._ledger.record(SessionCutShort(trial_ids=sorted(new)))
 
     def has_ended(self, to_come: int) -> bool:
         """Return whether the sweep has ended; False if it was interrupted.
