@@ -108,10 +108,14 @@ def test_trials_stopped_at_random_times_report_no_more_and_their_sweep_ends(
 
 @pytest.mark.parametrize("on_pending", MODES)
 def test_trial_stopped_by_hand_ends_with_its_last_score(tmp_path, on_pending):
-    ran = run(tmp_path, on_pending=on_pending, validation_s=lambda attempt: 4.0)
+    stop = {"training_iteration": 12}
+    ran = run(tmp_path, on_pending=on_pending, validation_s=lambda attempt: 4.0, stop=stop)
     assert asked(ran.home) == [ran.trials[1].trial_id]
     reached = ran.lengths()
-    assert reached[0] == reached[2] == 6 and reached[1] in (3, 4)
+    trial_id = ran.trials[1].trial_id
+    reports = [one for one in events_in(ran.home) if isinstance(one, Reported)]
+    last = [one.place[1] for one in reports if one.trial_id == trial_id][-1]
+    assert reached == {0: 12, 1: last, 2: 12} and 3 <= last < 12
     assert ran.heard.of(1)[-1:] == [reached[1]]
     [end] = [score for index, score in ran.heard.ends if index == 1]
     # As in Tune, a trial that has no process is removed, without a result.
@@ -166,10 +170,17 @@ def test_trial_is_stopped_by_hand_once_if_the_driver_is_killed_at_any_write(tmp_
     *killed, (undisturbed, expected) = killed_at_each(tmp_path, made, 9 if SCHEDULES == 1 else 1)
     assert asked(undisturbed.home) == [undisturbed.trials[1].trial_id]
     assert len(killed) > 4
+    # What it reports just before it is stopped counts; a restored driver may stop it earlier.
+    newest = f"{undisturbed.trials[1].trial_id}:0:4"
+    expected.scores.pop(newest, None)
+    expected.decisions[:] = [one for one in expected.decisions if one[0] != newest]
     for ran, lives in killed:
         assert asked(ran.home) == asked(undisturbed.home), ran.home
+        lives.scores.pop(newest, None)
+        lives.decisions[:] = [one for one in lives.decisions if one[0] != newest]
         assert lives == expected, ran.home
-        assert ran.lengths() == undisturbed.lengths(), ran.home
+        reached, whole = ran.lengths(), undisturbed.lengths()
+        assert reached.pop(1) in (3, whole.pop(1)) and reached == whole, ran.home
 
 
 def test_stop_command_refuses_trials_that_ended_or_are_unknown_and_needs_a_driver(

@@ -72,6 +72,7 @@ class Facts:
             others_wait=tune.processes.has_new_trials,
             runs=bool(tune._running_trials),
             leaving=frozenset(tune.ending.leaving),
+            stopping=frozenset(tune.sweep.state.stopping),
             out_of_time=tune.session.out_of_time,
         )
 

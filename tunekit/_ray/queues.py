@@ -180,6 +180,7 @@ class Queues:
     def release_slot(self, trial: Trial) -> None:
         """Release the slot of a waiting trial; it resumes from what is scored (decision 2)."""
         self.waiting_in_place.pop(trial, None)
+        self._tune.processes.training.discard(trial)
         queues = self._tune.sweep.queues
         queue = queues.pop(trial.trial_id, None)  # which the stop would drop
         self._tune.processes.releases()

@@ -329,7 +329,7 @@ def serve(paths: list[str], port: int | None, host: str, **goal: str | None) -> 
 def stop(path: str, trial: str) -> None:
     """End a trial of a running sweep, even in the middle of an iteration.
 
-    Its pending validations still count: the scheduler and the searcher get its last score, and then
+    Its pending validations still run: the scheduler and the searcher get its last scores, and then
     its end. The driver, or that of a restored sweep, acts within a second or after its current
     step.
 

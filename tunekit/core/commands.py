@@ -96,6 +96,12 @@ class StartAgain(NamedTuple):
     trial_id: str
 
 
+class Stop(NamedTuple):
+    """End a trial that a user has stopped by hand, once Tune has processed its reports."""
+
+    trial_id: str
+
+
 class Start(NamedTuple):
     """Start an attempt of a validation, in the process of its trial or elsewhere."""
 
@@ -124,6 +130,7 @@ Command: TypeAlias = (
     | Stay
     | Release
     | StartAgain
+    | Stop
     | Start
     | NotifyStarved
 )

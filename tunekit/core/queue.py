@@ -108,7 +108,7 @@ class Process(Enum):
     FREE = "free"  #: the trial may train in it
     VALIDATES = "validates"  #: a validation runs in it
     ENDED = "ended"  #: it has ended with a validation
-    LEAVES = "leaves"  #: it must end: its node or the time does, or a validation needs its slot
+    LEAVES = "leaves"  #: it must end: its node or the trial does, or a validation needs its slot
 
 
 class Wait(NamedTuple):
@@ -186,6 +186,7 @@ class Circumstances(NamedTuple):
         typical: How long trials typically wait, unless nothing depends on it.
         reuses: Whether other trials run in the processes of trials that pause or end.
         leaving: The trials whose processes must end, because their nodes do.
+        stopping: The trials that were stopped by hand, and train no more.
         out_of_time: Whether the time of the sweep is up, so that no trial trains on.
         relieved: The trials that release their slots to validations that all trials starve.
         ended_hosts: The trials whose processes have ended with a validation.
@@ -198,6 +199,7 @@ class Circumstances(NamedTuple):
     typical: Wait = UNMEASURED
     reuses: bool = False
     leaving: AbstractSet[str] = frozenset()
+    stopping: AbstractSet[str] = frozenset()
     out_of_time: bool = False
     relieved: AbstractSet[str] = frozenset()
     ended_hosts: AbstractSet[str] = frozenset()

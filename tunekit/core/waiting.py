@@ -20,6 +20,7 @@ from tunekit.core.commands import (
     Start,
     StartAgain,
     Stay,
+    Stop,
     Train,
 )
 from tunekit.core.events import Waited
@@ -59,6 +60,7 @@ class Situation(NamedTuple):
         others_wait: Whether a trial waits for a slot that no other one has released for it.
         runs: Whether any trial runs.
         leaving: The trials whose processes must end, because their nodes do.
+        stopping: The trials that were stopped by hand, and train no more.
         out_of_time: Whether the time of the sweep is up, so that no trial trains on.
     """
 
@@ -69,6 +71,7 @@ class Situation(NamedTuple):
     others_wait: bool = False
     runs: bool = False
     leaving: AbstractSet[str] = frozenset()
+    stopping: AbstractSet[str] = frozenset()
     out_of_time: bool = False
 
 
@@ -157,6 +160,7 @@ class Waiting:
             typical=self._typical_wait if weighs else UNMEASURED,
             reuses=situation.reuses,
             leaving=situation.leaving,
+            stopping=situation.stopping,
             out_of_time=situation.out_of_time,
             relieved=frozenset(self._relieved),
             ended_hosts=frozenset(self.pool.ended_hosts),
@@ -173,6 +177,8 @@ class Waiting:
             now: The circumstances that follow from it, if they are known already.
         """
         now, trial_id, time = now or self.circumstances(situation), trial.trial_id, situation.now
+        if trial_id in now.stopping and not trial.queue:
+            return [*self._waited(trial_id, time), Stop(trial_id)]
         what, commands = self.what(trial, now, time), list[Command]()
         if what is Next.TRAIN:
             commands += self._waited(trial_id, time)
@@ -233,8 +239,8 @@ class Waiting:
         if trial.trial_id in now.ended_hosts:
             return Process.ENDED
         leaves = trial.trial_id in now.leaving and self._can_leave(trial)
-        leaves = leaves or now.out_of_time or trial.trial_id in now.relieved
-        return Process.LEAVES if leaves else Process.FREE
+        ends = now.out_of_time or trial.trial_id in now.stopping
+        return Process.LEAVES if leaves or ends or trial.trial_id in now.relieved else Process.FREE
 
     def _can_leave(self, trial: WaitingTrial) -> bool:
         """Return whether a trial would continue elsewhere from its newest report."""

@@ -25,6 +25,7 @@ from tunekit.core.commands import (
     Start,
     StartAgain,
     Stay,
+    Stop,
     Train,
     Validate,
 )
@@ -89,6 +90,8 @@ class Shell:
                     self.controller.queues.release_slot(self._trials[trial_id])
                 case StartAgain(trial_id):
                     self.controller.queues.start_again(self._trials[trial_id])
+                case Stop(trial_id):
+                    self.controller.stop_trial(self._trials[trial_id])
                 case Start(attempt, in_trial):
                     host = self._trials[attempt.request.trial_id] if in_trial else None
                     self.validator.start(attempt, host)

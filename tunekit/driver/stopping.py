@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from ray.tune.experiment import Trial
+
 from tunekit._ray.validating_controller import ValidatingController
 from tunekit.core.events import StopRequested
 from tunekit.core.timing import Clock, Pace
@@ -50,11 +52,19 @@ class StopsByHand:
         self._pace.ran(began, self._clock.monotonic())
 
     def carry_out(self) -> None:
-        """Stop the trials whose requests are recorded, each when it is not being saved."""
+        """Stop the trials whose requests are recorded, each when it is not being saved.
+
+        One that runs ends its process, and stops once Tune has processed its reports.
+        """
         if not (stopping := self._ledger.state.stopping):
             return
-        trials = {trial.trial_id: trial for trial in self._controller.get_trials()}
+        tune = self._controller
+        trials = {trial.trial_id: trial for trial in tune.get_trials()}
         for trial_id in sorted(stopping):
             trial = trials.get(trial_id)
-            if trial is not None and not trial.is_saving:
-                self._controller.stop_trial(trial)
+            if trial is None or trial.is_saving or tune.sweep.queue_of(trial_id).saves:
+                continue
+            if trial.status == Trial.RUNNING:
+                tune.do(tune.waiting.next(tune.facts.trial(trial), tune.facts.situation()))
+            else:
+                tune.stop_trial(trial)
