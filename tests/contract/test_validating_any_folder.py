@@ -288,6 +288,38 @@ def test_checkpoint_written_again_is_validated_again(world):
     assert len(rows(world)) == 2
 
 
+def replaced(world: World, name: str, value: str, *, old: bool = False) -> None:
+    """Write a file again, by a new one; ``old``: with an earlier time, as a copy preserves it."""
+    path = world.root / name
+    new = path.with_name("new")
+    new.write_text(value)
+    if old:
+        os.utime(new, (1e9, 1e9))
+    os.replace(new, path)
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["newer", "copied"])
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [("checkpoint-5", "trainer_state.json"), ("step_5", "weights"), ("step_5.pt", "")],
+    ids=["known", "unknown", "file"],
+)
+def test_checkpoint_of_which_a_file_is_replaced_is_validated_again(world, name, last, old):
+    """Neither the folder nor its other files change."""
+    value = '{"global_step": 5}'
+    world.write(name, "", "model.safetensors") if last else None
+    (world.root / name / last if last else world.root / name).write_text(value)
+    world.at(40, replaced, world, f"{name}/{last}" if last else name, f"{value} ", old=old)
+    world.at(100, world.done)
+    tunekit.follow(world.root, lambda checkpoint: {"accuracy": 0.5}, until="done")
+    assert [row[2] for row in rows(world)] == [1, 2]
+    (world.root / "done").unlink()
+    world.at(1, replaced, world, f"{name}/{last}" if last else name, f"{value}  ", old=old)
+    world.at(50, world.done)
+    tunekit.follow(world.root, lambda checkpoint: {"accuracy": 0.5}, until="done")
+    assert [row[2] for row in rows(world)] == [1, 2, 3], "also after a restart"
+
+
 def test_renamed_checkpoint_is_not_validated_again(world):
     world.write("checkpoint_5", "5", "model.safetensors")
     world.at(40, os.rename, world.root / "checkpoint_5", world.root / "step_5")

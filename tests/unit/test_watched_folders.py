@@ -109,10 +109,10 @@ def test_folder_with_any_entries_is_watched_and_its_journal_is_readable(entries,
         for now in (0.0, REST_S):
             for entry in watched.find():
                 assert 0 <= entry.step <= MOST
-                found = watched.check(entry, now)
+                found = watched.check(entry, watched.files(entry), now)
                 if not isinstance(found, str):
-                    mark, report = found
-                    events = followed.saw(entry.run, entry.step, entry.path, report, mark)
+                    mark, report, files = found
+                    events = followed.saw(entry.run, entry.step, entry.path, report, mark, files)
                     for event in events or ():
                         followed.apply(event)
                         journal.append(event)

@@ -227,11 +227,14 @@ class CheckpointSaved(CheckpointEvent, frozen=True, kw_only=True):
         validates: Whether this also requests its validation.
         kwargs: The report's keyword arguments for the validation.
         timeout_s: The report's time limit for the validation, in seconds, if any; 0: no limit.
+        files: Of a checkpoint that another program wrote, the files by which it is recognized: by
+            relative name, the size in bytes and when it was written, in seconds since the epoch.
     """
 
     validates: bool = False
     kwargs: Mapping[str, Any] = {}
     timeout_s: _Seconds | None = None
+    files: Mapping[str, tuple[int, float]] = {}
 
 
 class TrialEnded(TrialEvent, frozen=True, kw_only=True):

@@ -176,8 +176,8 @@ class FoundCheckpoint:
     report: Mapping[str, Any] | None = field(default=None, compare=False)
 
 
-#: When a checkpoint was completed, and its training metrics.
-Complete: TypeAlias = tuple[float, Mapping[str, Any]]
+#: When a checkpoint was completed, its training metrics, and the files by which it is recognized.
+Complete: TypeAlias = tuple[float, Mapping[str, Any], Files]
 
 
 class WatchedFolder:
@@ -263,7 +263,7 @@ class WatchedFolder:
         path, start = entry.path, len(entry.path) + 1
         found = self._below(path) if entry.is_folder else [self.filesystem.get_file_info(path)]
         files = (one for one in found if one.is_file)
-        return {one.path[start:]: (one.size, (one.mtime_ns or 0) / 1e9) for one in files}
+        return {one.path[start:]: (one.size or 0, (one.mtime_ns or 0) / 1e9) for one in files}
 
     def _below(self, path: str) -> Iterator[pyarrow.fs.FileInfo]:
         """Yield what is below a folder; only one link to a folder is followed on the way there."""
@@ -278,32 +278,33 @@ class WatchedFolder:
                     if not (linked and is_link):
                         folders.append((info.path, linked or is_link))
 
-    def check(self, entry: FoundCheckpoint, now: float) -> Complete | str:
+    def check(self, entry: FoundCheckpoint, files: Files, now: float) -> Complete | str:
         """Return the checkpoint if it is complete; otherwise, say what it is waiting for.
 
         Args:
             entry: The entry that was found.
+            files: Its files.
             now: Seconds on a monotonic clock.
 
         Raises:
             OSError: If the storage fails.
         """
-        files = self.files(entry)
         if not files:
             return "it has no file"
-        oldest = min(written for _, written in files.values())  # others may be added later
+        newest = max(written for _, written in files.values())
         if entry.report is not None:
-            return oldest, entry.report
+            return newest, entry.report, files
         kind = layout_of(posixpath.basename(entry.path), files) if entry.is_folder else None
         if kind is None:
             whole = self._is_archive(entry) or self._rests(entry, files, now)
-            return (oldest, {}) if whole else ""
+            return (newest, {}, files) if whole else ""
         state: TrainerState | None = TrainerState()
         if kind.last.endswith(".json") and kind.last in files:
             state = self._json(f"{entry.path}/{kind.last}", TrainerState)
         if kind.last not in files or state is None:
             return f"it has no whole {kind.last}, which {kind.framework} writes last"
-        return files[kind.last][1], state.metrics()
+        last = files[kind.last]  # while it is written again, the others change before this one
+        return last[1], state.metrics(), {kind.last: last}
 
     def _is_archive(self, entry: FoundCheckpoint) -> bool:
         """Return whether this is a local zip archive, whose directory torch.save writes last."""

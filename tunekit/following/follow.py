@@ -33,9 +33,16 @@ from tunekit.core.metrics import ITERATION
 from tunekit.core.signatures import ValidationFunction
 from tunekit.core.timing import Pace
 from tunekit.core.validation import Request, Status
-from tunekit.core.values import finite_number
+from tunekit.core.values import encodable, finite_number
 from tunekit.errors import ConfigError
-from tunekit.following.folder import DOUBT_S, KEPT, FoundCheckpoint, WatchedFolder, pattern_problem
+from tunekit.following.folder import (
+    DOUBT_S,
+    KEPT,
+    Files,
+    FoundCheckpoint,
+    WatchedFolder,
+    pattern_problem,
+)
 from tunekit.following.loop import Source, validate_all
 from tunekit.following.record import Recorder
 from tunekit.journal.paths import check_path, exists
@@ -161,8 +168,8 @@ class _Watched(Source):
         self._folder, self._state = folder, Followed()
         self._until, self._keep, self._notify = until, keep, notify
         self._last = until if isinstance(until, int) else math.inf
-        local = local_path(folder.filesystem, folder.path) is not None
-        self._pace = Pace(_SHARE, _LOCAL_S if local else _LISTED_S)
+        self._is_local = local_path(folder.filesystem, folder.path) is not None
+        self._pace = Pace(_SHARE, _LOCAL_S if self._is_local else _LISTED_S)
         self._over = self._complained = False
         self._requested: set[str] = set()
 
@@ -231,10 +238,15 @@ class _Watched(Source):
         waits = {}
         for entry in sorted(entries, key=lambda one: (one.step, -one.written)):
             checked = self._state.checked.get(entry.path, -math.inf)
-            if entry.step > self._last or entry.written <= checked - DOUBT_S:
+            # To look into each folder would take a request for each.
+            known = not self._is_local and entry.written <= checked - DOUBT_S
+            if entry.step > self._last or known:
                 continue
             try:
-                found = self._folder.check(entry, time.monotonic())
+                files = self._folder.files(entry)
+                if self._state.knows(entry.run, entry.step, files):
+                    continue
+                found = self._folder.check(entry, files, time.monotonic())
             except OSError as error:
                 found = f"it cannot be read: {error}"
             if isinstance(found, str):
@@ -243,10 +255,12 @@ class _Watched(Source):
                 self._record(entry, *found)
         return waits
 
-    def _record(self, entry: FoundCheckpoint, mark: float, report: Mapping[str, Any]) -> None:
+    def _record(
+        self, entry: FoundCheckpoint, mark: float, report: Mapping[str, Any], files: Files
+    ) -> None:
         """Record a complete checkpoint, unless it is already known."""
         run, now = entry.run, time.time()
-        events = self._state.saw(run, entry.step, entry.path, report, mark)
+        events = self._state.saw(run, entry.step, entry.path, report, mark, files)
         if events is not None:
             kept = self._kept(request_of(events[1]))
             if self._keep and not self._folder.protect(entry, kept):
@@ -298,13 +312,13 @@ class Seen:
 
     Attributes:
         request: The request to evaluate it.
-        mark: When it was completed: it changes if the checkpoint is written again.
-        at: When it was seen, in seconds since the epoch.
+        mark: When it was completed, in seconds since the epoch.
+        files: The files by which it is recognized.
     """
 
     request: Request
     mark: float
-    at: float
+    files: Files
 
 
 class Followed:
@@ -313,7 +327,9 @@ class Followed:
     Example:
         >>> followed = Followed()
         >>> for step in (5, 10):
-        ...     for event in followed.saw("run", step, f"/run/checkpoint-{step}", {}, mark=step):
+        ...     files = {"model.safetensors": (8, float(step))}
+        ...     path = f"/run/checkpoint-{step}"
+        ...     for event in followed.saw("run", step, path, {}, mark=step, files=files):
         ...         followed.apply(event)
         >>> followed.next(requested=()).id, followed.next(requested=["run:0:10:1"]).id
         ('run:0:10:1', 'run:0:5:1')
@@ -340,7 +356,7 @@ class Followed:
                 self._reported(event.trial_id, event.report)
             case CheckpointSaved():
                 request = request_of(event)
-                seen = Seen(request, self._mark, event.time)
+                seen = Seen(request, self._mark, event.files)
                 self._seen[request.trial_id, request.iteration] = seen
                 self.pending[request.id] = seen
                 self.checked[request.path] = event.time
@@ -356,8 +372,24 @@ class Followed:
             self.last[run] = report[ITERATION]
             (self.done.add if report.get("done") else self.done.discard)(run)
 
+    def knows(self, run: str, step: int, files: Files) -> bool:
+        """Return whether a checkpoint was seen, and no file of then was changed since.
+
+        Others may have been added, by its evaluation, for example, or deleted.
+        """
+        known, now = self._seen.get((run, step)), _named(files)
+        return known is not None and all(
+            now.get(name, tuple(then)) == tuple(then) for name, then in known.files.items()
+        )
+
     def saw(
-        self, run: str, step: int, path: str, report: Mapping[str, Any], mark: float
+        self,
+        run: str,
+        step: int,
+        path: str,
+        report: Mapping[str, Any],
+        mark: float,
+        files: Files,
     ) -> tuple[Reported, CheckpointSaved] | None:
         """Return the events for a complete checkpoint; None if it is already known.
 
@@ -367,13 +399,15 @@ class Followed:
             path: Its path.
             report: Its training metrics.
             mark: When it was completed.
+            files: The files by which it is recognized.
         """
-        known = self._seen.get((run, step))
-        if known is not None and mark <= max(known.mark, known.at):
+        if self.knows(run, step, files):
             return None
+        known = self._seen.get((run, step))
         request = Request(run, step, 1 if known is None else known.request.run + 1, path=path)
         row = {**report, _COMPLETED: mark, ITERATION: step}
-        return Reported(trial_id=run, report=row), CheckpointSaved.of(request.key, request.path)
+        saved = CheckpointSaved.of(request.key, request.path, files=_named(files))
+        return Reported(trial_id=run, report=row), saved
 
     def next(self, requested: Collection[str]) -> Request | None:
         """Return the request for the newest queued checkpoint; None if there is none.
@@ -385,6 +419,11 @@ class Followed:
         if not found:
             return None
         return max(found, key=lambda one: (one.mark, one.request.iteration)).request
+
+
+def _named(files: Files) -> Files:
+    """Return files by names that the journal can contain."""
+    return {encodable(name): known for name, known in files.items()}
 
 
 def request_of(event: CheckpointSaved) -> Request:

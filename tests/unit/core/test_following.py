@@ -12,8 +12,8 @@ from tunekit.following.follow import Followed
 from tunekit.following.names import A_COPY, NO_STEP, TOO_LARGE, read_name
 
 
-def saw(followed: Followed, step: int, *, mark: float = 1.0, **report: Any) -> None:
-    for event in followed.saw("run", step, f"/run/step-{step}", report, mark) or ():
+def saw(followed: Followed, step: int, **report: Any) -> None:
+    for event in followed.saw("run", step, f"/run/step-{step}", report, mark=1.0, files={}) or ():
         followed.apply(event)
 
 
