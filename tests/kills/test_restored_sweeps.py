@@ -251,6 +251,7 @@ def test_trials_not_resumed_terminate_with_all_that_they_reported(tmp_path, at, 
     loaded = tunekit.load(ran.home)
     assert loaded.summary()["state"] == "finished"
     assert set(loaded.trials["status"]) == {"terminated"}
+    assert not loaded.trials["stopped"].any(), "no scheduler has ended them"
     assert {trial.status for trial in ran.trials} == {"TERMINATED"}
     assert set(loaded.validations["status"]) <= {"validated"}
     rows = Counter(event["trial_id"] for event in read(ran.home, "processed"))

@@ -61,6 +61,13 @@ def test_sweep_without_a_begun_trial_is_not_found_and_stays_unchanged(tmp_path):
         assert contents(home) == before
 
 
+def test_folder_without_a_journal_is_no_sweep_even_with_a_link_in_it(tmp_path):
+    (tmp_path / "link").symlink_to(__file__)
+    assert not tunekit.Tuner.can_restore(tmp_path)
+    with pytest.raises(tunekit.errors.SweepNotFoundError, match=str(tmp_path)):
+        tunekit.Tuner.restore(str(tmp_path), train)
+
+
 def journal_with(home: Path) -> Path:
     Journal(LocalFolder(home)).append(SnapshotTaken(file="state/000000001-snapshot.zip"))
     return home / "journal/000001.jsonl"
@@ -259,9 +266,9 @@ def test_restore_refuses_another_trainable_or_search_space_before_any_change(tmp
         return {k: v for k, v in contents(home).items() if not k.startswith(of_tune)}
 
     before = recorded()
-    with pytest.raises(ValueError, match="trainable"):
+    with pytest.raises(tunekit.errors.ConfigError, match="trainable"):
         tunekit.Tuner.restore(str(home), lambda config: None)
-    with pytest.raises(ValueError, match="param_space"):
+    with pytest.raises(tunekit.errors.ConfigError, match="param_space"):
         tunekit.Tuner.restore(str(home), train, param_space={"momentum": 0.9})
     assert recorded() == before
 

@@ -205,12 +205,13 @@ def test_score_is_unpickled_without_calling_the_users_code(name):
 
 def test_tensors_in_a_score_become_numbers_and_numpy_arrays():
     scalar, table, one = tensors()
-    half, own = table.bfloat16(), torch.nn.Parameter(table)
+    half, own = table.bfloat16(), torch.nn.Parameter(table.double())
     found = sent({"scalar": scalar, "one": one, "table": table, "half": half, "own": own})
     assert (found["scalar"], found["one"]) == (0.5, 1.0)
     for name in ("table", "half", "own"):
         assert type(found[name]) is np.ndarray
         assert found[name].tolist() == [[1.0, 1.0], [1.0, 1.0]]
+    assert found["own"].dtype == np.float64
     assert type(sent({"it": table.to_sparse()})["it"]) is str, "numpy has no sparse arrays"
 
 

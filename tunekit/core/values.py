@@ -307,6 +307,8 @@ def limit_sizes(value: Any, largest: int = LARGEST) -> Any:
     Example:
         >>> limit_sizes({"loss": 0.5, "by_class": {"7": [0.1] * 1000}}, largest=1000)
         {'loss': 0.5, 'by_class': {'7': '<a value of about 8,000 bytes, left out>'}}
+        >>> limit_sizes({"rows": [{"a": "x" * 1000}, {"b": "x" * 1000}]}, largest=1000)
+        {'rows': '<a value of about 2,002 bytes, left out>'}
     """
     if type(value) is dict:
         return {key: limit_sizes(part, largest) for key, part in value.items()}

@@ -11,7 +11,7 @@ from __future__ import annotations
 import csv
 import io
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,8 @@ class Restore:
         self.searcher_line = searcher_line
         #: The state that Tune had saved, until the experiment's folder is known.
         self.saved: dict[str, Any] | None = None
+        #: The trials that end once their reports are processed (``resume_unfinished=False``).
+        self.given_up: set[str] = set()
         #: The line of the journal as of which Tune's state was saved; 0 for a new sweep.
         self.as_of = 0
         # The line as of which the scheduler was saved.
@@ -142,9 +144,9 @@ class Restore:
         # As Tune has restored them: whether errored ones continue is up to the user.
         given = {trial_id: trial.status for trial_id, trial in trials.items()}
         # With resume_unfinished=False, Tune ends trials that still have reports to process.
-        given_up = {name for name, status in given.items() if status == Trial.TERMINATED}
-        given_up -= end.ended
-        for trial_id in given_up:
+        self.given_up = {name for name, status in given.items() if status == Trial.TERMINATED}
+        self.given_up -= end.ended
+        for trial_id in self.given_up:
             controller.session.set_status(trials[trial_id], Trial.PENDING)
         for trial_id in {getattr(e, "trial_id", "") for e in self.past if e.n > self._since}:
             if trial_id in trials and trials[trial_id].is_finished():
@@ -179,7 +181,7 @@ class Restore:
             count = sum(event.n > self.as_of for event in self.past)
             logger.info("Replayed the %d events since the sweep was last saved.", count)
         past, self.past, self.saved = self.past, [], None
-        self._continue({**given, **dict.fromkeys(given_up, Trial.PENDING)}, past, given_up)
+        self._continue({**given, **dict.fromkeys(self.given_up, Trial.PENDING)}, past)
 
     def _repeat(self, event: Event) -> None:
         """Remember a replayed exploit, which the journal already has unless it ends there."""
@@ -326,15 +328,12 @@ class Restore:
 
     # Continuing ----------------------------------------------------------------------------------
 
-    def _continue(
-        self, given: Mapping[str, str], past: Sequence[Event], given_up: Collection[str]
-    ) -> None:
+    def _continue(self, given: Mapping[str, str], past: Sequence[Event]) -> None:
         """Write the trials' files, and make each trial continue where it was.
 
         Args:
             given: The status of each trial, as Tune has restored it.
             past: The events of earlier sessions.
-            given_up: The trials that end once their reports are processed.
         """
         trials, controller, ledger = self._trials, self._shell.controller, self._shell.ledger
         state, scheduler = ledger.state, self._scheduler.scheduler
@@ -368,7 +367,7 @@ class Restore:
             _write_rows(trials[trial_id], rows, table=tables)
         for trial in trials.values():
             if not trial.is_finished():
-                self._queue_again(trial, ends=trial.trial_id in given_up)
+                self._queue_again(trial, ends=trial.trial_id in self.given_up)
         for one in list(state.suspect.values()):
             if one.saved is not None and self._is_there(one.saved.checkpoint):
                 trial = trials[one.key.trial_id]

@@ -336,9 +336,9 @@ class Run:
 
     def ended(self, trial: Trial) -> None:
         """Record that a trial has finished or was stopped."""
-        # Otherwise, it was stopped on the result of another trial.
-        removed = trial not in self.controller.processing
-        self.ledger.record(TrialEnded(trial_id=trial.trial_id, removed=removed))
+        # Otherwise, it was stopped on the result of another trial, unless the user gave it up.
+        own = trial in self.controller.processing or trial.trial_id in self.restore.given_up
+        self.ledger.record(TrialEnded(trial_id=trial.trial_id, removed=not own))
         self.outcome.ended(trial)
 
     # Its end ------------------------------------------------------------------------------------

@@ -239,6 +239,8 @@ def saved_state(folder: Folder, events: Sequence[Event], path: str = "PATH") -> 
         tunekit.errors.RestoreError: If trials have begun, and the sweep cannot be restored.
         OSError: If the storage fails.
     """
+    if not events:
+        return None  # whatever is in the folder, it is no sweep
     linked = linked_file(folder.root) if isinstance(folder, LocalFolder) else None
     if linked is not None:
         raise RestoreError(

@@ -362,6 +362,8 @@ class Tuner(tune.Tuner):
                     "name. Make these names importable, for example through an alias; if the file "
                     "is damaged, restore it from a copy."
                 ) from error
+            except ValueError as error:  # another trainable or search space
+                raise ConfigError("Tuner.restore", [str(error)]) from error
             tuner = cls.__new__(cls)
             tuner.__dict__.update(restored.__dict__)
             validation = tuner.validation

@@ -263,6 +263,7 @@ def test_trial_start_is_measured_only_from_its_begin_to_the_first_report():
         ({"CPU": 1}, {"CPU": 2}, {"CPU": 1}, 1, False, None),  # no trial fits, or not yet
         ({"CPU": 1}, {"CPU": 1}, {"CPU": 1, "GPU": 1}, 1, False, None),
         ({"CPU": 1}, {"CPU": 1}, {"CPU": 0}, 1, False, None),
+        ({"CPU": 1}, {"fast": 0.5}, {"fast": 0.4}, 1, False, None),  # the cluster has none
         ({"CPU": 4, "fast": 1}, {"CPU": 1, "fast": 1}, {"CPU": 1, "fast": 1}, 1, True, None),
     ],
 )
@@ -271,6 +272,10 @@ def test_trials_run_alongside_validations_or_exclude_them_as_the_cluster_has_roo
 ):
     found = shares(cluster, trial, validation, most=most)
     assert (found.exclusive, found.alongside) == (exclusive, alongside)
+
+
+def test_trials_leave_validations_all_of_a_resource_that_they_do_not_need():
+    assert shares({"CPU": 8, "GPU": 1}, {"CPU": 1}, {"GPU": 1}, most=1).apart
 
 
 @pytest.mark.parametrize(
