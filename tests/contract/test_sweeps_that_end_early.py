@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -118,6 +119,18 @@ def test_each_checkpoint_is_scored_and_ranked_when_time_is_up(
     assert sweep.summary()["state"] == "interrupted" and sweep.best().score == max(scores)
     assert sweep.summary()["unprocessed"] == 0 < len(scores)
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
+
+
+def test_no_iteration_continues_when_time_is_up(tmp_path, _a_second_per_step):
+    begun = Counter()
+
+    def training_s(trial, method):
+        begun[trial.trial_id] += method == "train"
+        return 1.0 if begun[trial.trial_id] < 4 else 1e6
+
+    options = {"validation_s": lambda attempt: 20.0, "training_s": training_s}
+    ran = run(tmp_path, stop=TimeoutStopper(16), trials=2, **options)
+    assert set(begun.values()) == {4} and set(ran.lengths().values()) == {3}
 
 
 def test_sweep_whose_time_budget_ends_before_any_checkpoint_raises_no_error(

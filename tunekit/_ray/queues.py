@@ -198,8 +198,13 @@ class Queues:
 
     def drains(self, trial: Trial) -> bool:
         """Return whether a trial that is out of time ends once Tune has processed its reports."""
-        waits = self.ends and self._tune.session.out_of_time
-        return waits and bool(self._tune.sweep.queue_of(trial.trial_id))
+        return self._tune.session.out_of_time and bool(self._tune.sweep.queue_of(trial.trial_id))
+
+    def end_iterations(self) -> None:
+        """End the iterations of trials that have reports to process, as time is up."""
+        for trial in sorted(self._tune.processes.training, key=lambda one: str(one.trial_id)):
+            if self.drains(trial) and not self._tune.sweep.queue_of(trial.trial_id).saves:
+                self.release_slot(trial)
 
     def drop(self, trial: Trial) -> None:
         """Discard what a trial has trained past a decision."""

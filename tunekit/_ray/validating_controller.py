@@ -128,9 +128,12 @@ class ValidatingController(TuneController):
     # When Tune stops all trials, it is not a decision on what they have trained: what waits stays
     # pending, because a restored sweep continues.
     def _stop_experiment_if_needed(self) -> None:
+        if self.session.out_of_time:
+            self.queues.end_iterations()
+            if all(map(self.queues.drains, self._live_trials)):
+                return  # Tune would say again that time is up
         self.queues.ends = True
-        if not (self.session.out_of_time and all(map(self.queues.drains, self._live_trials))):
-            super()._stop_experiment_if_needed()  # otherwise, it would only say so again
+        super()._stop_experiment_if_needed()
         self.queues.ends = False
 
     def _cleanup_trials(self) -> None:
@@ -206,7 +209,7 @@ class ValidatingController(TuneController):
     # Tune knows nothing of reports that wait, which the decision has made void, and keeps an actor
     # for another trial even if its node ends or its iteration is long.
     def _schedule_trial_stop(self, trial: Trial, exception: Exception | None = None) -> None:
-        if self.queues.drains(trial):
+        if self.queues.ends and self.queues.drains(trial):
             return
         self.queues.drop(trial)
         with self.reuse.stopping(trial):

@@ -234,7 +234,7 @@ class CheckpointSaved(CheckpointEvent, frozen=True, kw_only=True):
     validates: bool = False
     kwargs: Mapping[str, Any] = {}
     timeout_s: _Seconds | None = None
-    files: Mapping[str, tuple[int, float]] = {}
+    files: Mapping[str, Any] = {}
 
 
 class TrialEnded(TrialEvent, frozen=True, kw_only=True):

@@ -313,12 +313,12 @@ class Seen:
     Attributes:
         request: The request to evaluate it.
         mark: When it was completed, in seconds since the epoch.
-        files: The files by which it is recognized.
+        files: The files by which it is recognized, as the journal has them.
     """
 
     request: Request
     mark: float
-    files: Files
+    files: Mapping[str, Any]
 
 
 class Followed:
@@ -377,9 +377,9 @@ class Followed:
 
         Others may have been added, by its evaluation, for example, or deleted.
         """
-        known, now = self._seen.get((run, step)), _named(files)
+        known, now = self._seen.get((run, step)), _recorded(files)
         return known is not None and all(
-            now.get(name, tuple(then)) == tuple(then) for name, then in known.files.items()
+            now.get(name, then) == then for name, then in known.files.items()
         )
 
     def saw(
@@ -406,7 +406,7 @@ class Followed:
         known = self._seen.get((run, step))
         request = Request(run, step, 1 if known is None else known.request.run + 1, path=path)
         row = {**report, _COMPLETED: mark, ITERATION: step}
-        saved = CheckpointSaved.of(request.key, request.path, files=_named(files))
+        saved = CheckpointSaved.of(request.key, request.path, files=_recorded(files))
         return Reported(trial_id=run, report=row), saved
 
     def next(self, requested: Collection[str]) -> Request | None:
@@ -421,9 +421,9 @@ class Followed:
         return max(found, key=lambda one: (one.mark, one.request.iteration)).request
 
 
-def _named(files: Files) -> Files:
-    """Return files by names that the journal can contain."""
-    return {encodable(name): known for name, known in files.items()}
+def _recorded(files: Files) -> Mapping[str, Any]:
+    """Return files as the journal has them."""
+    return {encodable(name): list(known) for name, known in files.items()}
 
 
 def request_of(event: CheckpointSaved) -> Request:

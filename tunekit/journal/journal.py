@@ -236,7 +236,10 @@ _OF_USERS: dict[type, dict[str, Callable[[Any], str]]] = {
     TrialAdded: {"config": lambda config: _encoder.encode(sanitize(config))},
     Reported: {"report": _report},
     # A restored sweep passes exactly these to the validation.
-    CheckpointSaved: {"kwargs": lambda kwargs: _encoder.encode(exact(kwargs))},
+    CheckpointSaved: {
+        "kwargs": lambda kwargs: _encoder.encode(exact(kwargs)),
+        "files": lambda files: _encoder.encode(sanitize(files)),
+    },
     ValidationEnded: {"metrics": _encoded},
     Exploited: {
         "score": _encoded,
