@@ -19,6 +19,8 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 from ray.tune.stopper import CombinedStopper, NoopStopper, TimeoutStopper
 
 import tunekit
+from tests.support.contract import lags
+from tests.support.contract import run as contract_run
 from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
@@ -119,6 +121,20 @@ def test_each_checkpoint_is_scored_and_ranked_when_time_is_up(
     assert sweep.summary()["state"] == "interrupted" and sweep.best().score == max(scores)
     assert sweep.summary()["unprocessed"] == 0 < len(scores)
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
+
+
+@pytest.mark.parametrize("name", ["hyperband", "bohb", "pbt-sync"])
+@pytest.mark.parametrize("on_pending", ["auto", "wait"])
+def test_sweep_with_rounds_ends_when_time_is_up_and_continues_when_restored(
+    tmp_path, name, on_pending, _a_second_per_step
+):
+    options = {"on_pending": on_pending, "slots": 3, "validation_s": lags(1, 12.0)}
+    options["listening"] = False
+    contract_run(name, tmp_path, stop=TimeoutStopper(60), **options)
+    first = len(events_in(tmp_path / "sweep"))
+    ran = contract_run(name, tmp_path, **options, **restoring(tmp_path / "sweep"))
+    assert all(trial.status == "TERMINATED" for trial in ran.trials)
+    assert len(check_journal(events_in(ran.home)).decisions) and len(events_in(ran.home)) > first
 
 
 def test_no_iteration_continues_when_time_is_up(tmp_path, _a_second_per_step):

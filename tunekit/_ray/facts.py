@@ -61,6 +61,11 @@ class Facts:
         """Return the time, in seconds on a clock that is never set back."""
         return self._clock.monotonic()
 
+    @property
+    def has_rounds(self) -> bool:
+        """Return whether the scheduler waits for all trials of a round."""
+        return self._traits.waits_for_all
+
     def situation(self) -> Situation:
         """Return what is known about the sweep's resources and processes now."""
         tune, trials = self._tune, self._tune._trials

@@ -196,14 +196,24 @@ class Queues:
         away = trial in self._tune.processes.training or not self._tune.processes.has_actor(trial)
         return away or bool(self._tune.sweep.queue_of(trial.trial_id))
 
-    def drains(self, trial: Trial) -> bool:
-        """Return whether a trial that is out of time ends once Tune has processed its reports."""
-        return self._tune.session.out_of_time and bool(self._tune.sweep.queue_of(trial.trial_id))
+    @property
+    def drain(self) -> bool:
+        """Return whether time is up, and all trials end once Tune has processed all reports.
+
+        With a scheduler that compares trials in rounds, they end at once: HyperBand raises an error
+        if a result ends a round and a trial that continues with the next one does not start.
+        """
+        tune = self._tune
+        return (
+            tune.session.out_of_time
+            and not tune.facts.has_rounds
+            and any(tune.sweep.queues.values())
+        )
 
     def end_iterations(self) -> None:
-        """End the iterations of trials that have reports to process, as time is up."""
+        """End the iterations of all trials, as time is up."""
         for trial in sorted(self._tune.processes.training, key=lambda one: str(one.trial_id)):
-            if self.drains(trial) and not self._tune.sweep.queue_of(trial.trial_id).saves:
+            if not self._tune.sweep.queue_of(trial.trial_id).saves:
                 self.release_slot(trial)
 
     def drop(self, trial: Trial) -> None:

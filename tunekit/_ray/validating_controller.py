@@ -128,10 +128,9 @@ class ValidatingController(TuneController):
     # When Tune stops all trials, it is not a decision on what they have trained: what waits stays
     # pending, because a restored sweep continues.
     def _stop_experiment_if_needed(self) -> None:
-        if self.session.out_of_time:
+        if self.queues.drain:
             self.queues.end_iterations()
-            if all(map(self.queues.drains, self._live_trials)):
-                return  # Tune would say again that time is up
+            return
         self.queues.ends = True
         super()._stop_experiment_if_needed()
         self.queues.ends = False
@@ -209,7 +208,7 @@ class ValidatingController(TuneController):
     # Tune knows nothing of reports that wait, which the decision has made void, and keeps an actor
     # for another trial even if its node ends or its iteration is long.
     def _schedule_trial_stop(self, trial: Trial, exception: Exception | None = None) -> None:
-        if self.queues.ends and self.queues.drains(trial):
+        if self.queues.ends and self.queues.drain:
             return
         self.queues.drop(trial)
         with self.reuse.stopping(trial):
