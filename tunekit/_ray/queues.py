@@ -40,6 +40,8 @@ class Queues:
         self.closing = False
         #: Whether Tune stops all trials if there is a reason to.
         self.ends = False
+        #: The paused trials that it has stopped so.
+        self.cut_while_paused: set[Trial] = set()
 
     # Reports arrive ----------------------------------------------------------------------------
 

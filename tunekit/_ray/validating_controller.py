@@ -131,9 +131,11 @@ class ValidatingController(TuneController):
         if self.queues.drain:
             self.queues.end_iterations()
             return
+        paused = set(self._paused_trials)
         self.queues.ends = True
         super()._stop_experiment_if_needed()
         self.queues.ends = False
+        self.queues.cut_while_paused |= paused - self._paused_trials
 
     def _cleanup_trials(self) -> None:
         self.queues.closing = True

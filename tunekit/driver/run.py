@@ -370,7 +370,8 @@ class Run:
         """
         self._has_saved = True
         # Tune restores paused trials as pending ones.
-        paused = [name for name, one in self.trials.items() if one.status == Trial.PAUSED]
+        cut = self.controller.queues.cut_while_paused  # for the scheduler, they still pause
+        paused = [name for name, t in self.trials.items() if t.status == Trial.PAUSED or t in cut]
         saved: dict[str, Any] = {"as_of": self.ledger.last, "paused": paused}
         home = self.ledger.home
         scheduler = saved_scheduler(self.scheduler.scheduler, home, self.trials)
