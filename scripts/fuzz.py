@@ -52,7 +52,8 @@ from tests.support.kills import Killed, killed_after  # noqa: E402
 from tests.support.object_store import Store  # noqa: E402
 from tests.support.readers import score, session, trial, tunekit_, validate_here  # noqa: E402
 from tests.support.schedulers import asha, moasha, pbt  # noqa: E402
-from tests.support.sweeps import quality, sweep  # noqa: E402
+from tests.support.sweeps import Plan  # noqa: E402
+from tests.support.trainables import quality  # noqa: E402
 from tunekit._ray.tuner import described_space  # noqa: E402
 from tunekit.board import serve  # noqa: E402
 from tunekit.board.live import LiveSweep  # noqa: E402
@@ -190,7 +191,7 @@ class Place:
         return str(self.folder / "out" / draw.choice(names))
 
 
-def finished(folder: Path, base: Any, trials: int = 3, **options: Any) -> Path:
+def finished(folder: Path, base: Any, slots: int | None = None, **options: Any) -> Path:
     """Run a short sweep with a few failures; return its folder."""
     space = {"lr": tune.loguniform(1e-3, 0.1), "act": tune.choice(["relu", (8, 8)])}
 
@@ -201,11 +202,9 @@ def finished(folder: Path, base: Any, trials: int = 3, **options: Any) -> Path:
         value = quality(int(request.trial_id[-1], 16), request.iteration)
         return {"accuracy": value, "by": {"class": [0.1, None]}, "when": {1}}
 
-    known = {
-        "validate": validate,
-        "settings": {"constraints": [tunekit.Constraint("accuracy >= 0.2")]},
-    }
-    ran = sweep(folder, base, trials=trials, param_space=space, run=False, **known, **options)
+    plan = Plan(folder, base, trials=3).tuning(param_space=space, **options)
+    constraints = [tunekit.Constraint("accuracy >= 0.2")]
+    ran = plan.validating(validate, slots=slots, constraints=constraints).start()
     ran.validation.program.space = described_space(space)
     ran.sweep.run(most=50_000)
     return ran.home
@@ -220,7 +219,7 @@ def make_place(folder: Path) -> Place:
         "moasha": finished(folder / "moasha", moasha(), metric=None, mode=None),
     }
     with contextlib.suppress(Killed), killed_after(50):
-        finished(folder / "killed", asha(), validation_slots=1)
+        finished(folder / "killed", asha(), slots=1)
     found["killed"] = folder / "killed/sweep"
     found["later"] = folder / "later"
     made = session(found["later"])
@@ -447,7 +446,7 @@ def commands(place: Place) -> list[Call]:
     where = one_of(
         *("x", ":", "math:", ":x", "math:sqrt", "math:no", "no.such:fn", ".:x", "a..b:x", ".x:y"),
         *("none.py:x", f"{'x' * 5_000}.py:x", f"{place.folder / 'out'}/.py:x", "größe:x", " :x"),
-        *("tests.support.sweeps:quality", "os.path:join", "math.py:x", "\x1b:x"),
+        *("tests.support.trainables:quality", "os.path:join", "math.py:x", "\x1b:x"),
     )
 
     def command(name: str, arguments: Mapping[str, Draw], required: Sequence[str] = ()) -> Call:

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tests.support.chromium import Chromium
+from tests.support.chromium import chromium
 
 ROOT = Path(__file__).resolve().parents[1]
 TUNEKIT = (sys.executable, "-m", "tunekit")
@@ -45,17 +45,21 @@ def is_in_the_middle(sweep: Path) -> bool:
 
 def take(address: str, pictures: dict[str, str]) -> None:
     """Write files below docs/, each with the page in one color scheme."""
-    with Chromium() as browser:
+    with chromium() as browser:
         for name, scheme in pictures.items():
-            tab = browser.tab(WIDTH, HEIGHT)
-            tab.prefer(scheme)
-            tab.send("Page.navigate", url=address)  # the server redirects to the page
-            tab.until("!!document.querySelector('#chart-validated')")
-            tab.box("#chart-validated")  # scrolls there: charts are drawn when they come into view
-            tab.until(_DRAWN, timeout_s=60)
-            tab.run("scrollTo(0, 0)")
+            size = {"width": WIDTH, "height": HEIGHT}
+            tab = browser.new_page(viewport=size, color_scheme=scheme)
+            tab.goto(address)
+            # Charts are drawn when they come into view.
+            tab.locator("#chart-validated").scroll_into_view_if_needed()
+            until = time.monotonic() + 60
+            while not tab.evaluate(_DRAWN):
+                if time.monotonic() > until:
+                    sys.exit("The first chart is not drawn.")
+                time.sleep(0.5)
+            tab.evaluate("scrollTo(0, 0)")
             time.sleep(2)  # until the window has been painted
-            tab.picture(ROOT / "docs" / name)
+            tab.screenshot(path=ROOT / "docs" / name)
 
 
 def main() -> None:

@@ -70,7 +70,7 @@ def _left_to_the_night(items, asked):
             yield item
         elif item.get_closest_marker("one_mode"):
             case = item.callspec.params
-            modes[test, case["name"]][case["on_pending"]] = item
+            modes[test, case["name"]][case["mode"]] = item
         elif item.get_closest_marker("sampled") and hasattr(item, "callspec"):
             cases[test].append(item)
     for (test, name), in_mode in modes.items():

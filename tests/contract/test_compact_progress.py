@@ -15,7 +15,7 @@ import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.kills import run_killed
 from tests.support.schedulers import asha
-from tests.support.sweeps import Ran, sweep
+from tests.support.sweeps import Plan
 from tunekit.core.ranking import Ranked
 from tunekit.driver import progress as shown
 from tunekit.driver.callback import ValidationCallback
@@ -53,10 +53,14 @@ def names(lines: list[str]) -> list[str]:
     return [match[1] for line in lines if (match := re.match(r"trial (\S+) ", line))]
 
 
+def halving(folder: Path, trials: int = 6) -> Plan:
+    return Plan(folder, asha(), trials=trials).training(slots=3)
+
+
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory) -> tuple[str, list[Ranked], Lines]:
     """A sweep of six trials, its ranking, and what was shown of it."""
-    ran = sweep(tmp_path_factory.mktemp("sweep"), asha(), trials=6, slots=3, run=False)
+    ran = halving(tmp_path_factory.mktemp("sweep")).start()
     ran.validation.progress = shows(lines := Lines())
     ran.sweep.run()
     ran.validation.progress.close(str(ran.home))
@@ -93,11 +97,7 @@ def test_progress_of_a_restored_sweep_lists_each_trial_once_over_all_sessions(
     lines = Lines()
     of_each_session = property(lambda self: shows(lines), lambda self, none: None)
     monkeypatch.setattr(ValidationCallback, "progress", of_each_session, raising=False)
-
-    def made(folder: Path, **options: Any) -> Ran:
-        return sweep(folder, asha(), trials=6, slots=3, run=False, **options)
-
-    ran, kills = run_killed(tmp_path, made, iter([60]))
+    ran, kills = run_killed(tmp_path, halving, iter([60]))
     ran.validation.run.live.close("")
     everyone = [one.name for one in tunekit.load(ran.home).ranking()]
     assert kills == 1 and sorted(names(lines.added)) == sorted(everyone)
@@ -111,7 +111,7 @@ class Gone(Lines):
 
 
 def test_sweep_finishes_without_progress_after_its_terminal_is_gone(tmp_path):
-    ran = sweep(tmp_path, asha(), trials=3, slots=3, run=False)
+    ran = halving(tmp_path, trials=3).start()
     ran.validation.progress = Progress(gone := Gone())
     ran.sweep.run()
     assert all(trial.is_finished() for trial in ran.trials) and len(gone.states) == 1

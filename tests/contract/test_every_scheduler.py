@@ -15,52 +15,40 @@ from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
-from tests.support.contract import check_contract, lags, run
+from tests.support.contract import check_contract, lags
 from tests.support.fakes import FakeClock
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
-from tests.support.local_sweep import LocalSweep
-from tests.support.restores import restoring
-from tests.support.schedulers import CASES, MODES, every_case
+from tests.support.local_sweep import LocalSweep, index_of
+from tests.support.modes import MODES, Mode
+from tests.support.schedulers import CASES, every_case, planned
 from tests.support.seeds import seeds
-from tests.support.sweeps import (
-    LENGTH,
-    Counting,
-    Endless,
-    FailsOnce,
-    SavesWhen,
-    index_of,
-    quality,
-    sweep,
-)
+from tests.support.sweeps import Plan, SavesWhen
+from tests.support.trainables import LENGTH, Counting, Endless, FailsOnce, quality
 from tunekit.core.validation import Attempt
 from tunekit.driver import shell
 
 
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
 @every_case
-def test_scheduler_gets_each_score_once_in_order_however_late_it_arrives(
-    tmp_path, name, on_pending
-):
-    for seed in seeds(1, name, on_pending):
+def test_scheduler_gets_each_score_once_in_order_however_late_it_arrives(tmp_path, name, mode):
+    for seed in seeds(1, name, str(mode)):
         draw = random.Random(seed)
         keep = {"num_to_keep": draw.choice([None, 1, 2, 3])}
         times = {"train": 1.0, "save": draw.choice([0.0, 0.4, 2.2])}
-        ran = run(
-            name,
-            tmp_path / str(seed),
-            on_pending=on_pending,
-            seed=seed,
-            trials=10,
-            # One at a time, PBT may overwrite its trials for ever, in every mode.
-            slots=draw.randint(1 + CASES[name].clones, 6),
-            validation_s=lags(seed, draw.choice([1.0, 8.0, 12.0])),
-            training_s=lambda trial, method, times=times: times.get(method, 0.0),
-            settings={"max_in_flight": draw.choice([None, 1, 3])},
-            checkpoint_config=tune.CheckpointConfig(**keep, checkpoint_score_attribute="accuracy"),
+        kept = tune.CheckpointConfig(**keep, checkpoint_score_attribute="accuracy")
+        # One at a time, PBT may overwrite its trials for ever, in every mode.
+        slots = draw.randint(1 + CASES[name].clones, 6)
+        late, most = lags(seed, draw.choice([1.0, 8.0, 12.0])), draw.choice([None, 1, 3])
+        ran = (
+            planned(name, tmp_path / str(seed), mode, trials=10, seed=seed)
+            .training(seconds=times, slots=slots)
+            .validating(seconds=late, max_in_flight=most)
+            .tuning(checkpoint_config=kept)
+            .run()
         )
         check_contract(ran)
-        assert len(ran.trials) == CASES[name].options().get("trials", 10)
+        assert len(ran.trials) == (CASES[name].trials or 10)
         assert all(t.status == Trial.TERMINATED for t in ran.trials)
         for index, scores in ran.validated().items() if name == "fifo" else ():
             assert sorted(scores) == list(range(1, LENGTH + 1))
@@ -68,18 +56,15 @@ def test_scheduler_gets_each_score_once_in_order_however_late_it_arrives(
             assert ran.heard.of(index) == list(range(1, LENGTH))
 
 
-@pytest.mark.parametrize(("name", "on_pending"), [("asha", "auto"), ("pbt", "continue")])
+@pytest.mark.parametrize(("name", "mode"), [("asha", Mode.AUTO), ("pbt", Mode.CONTINUE)])
 def test_reports_keep_their_iterations_if_ray_delivers_one_before_an_earlier_save(
-    tmp_path, name, on_pending
+    tmp_path, name, mode
 ):
-    ran = run(
-        name,
-        tmp_path,
-        on_pending=on_pending,
-        trials=4,
-        slots=4,
-        training_s=lambda trial, method: {"train": 0.3}.get(method, 0.1),
-        disordered=True,
+    ran = (
+        planned(name, tmp_path, mode, trials=4)
+        .training(seconds=lambda trial, method: {"train": 0.3}.get(method, 0.1), slots=4)
+        .tuning(disordered=True)
+        .run()
     )
     check_contract(ran)
     for trial in ran.trials:
@@ -100,11 +85,9 @@ class FailsAtFour(Counting):
 
 @pytest.mark.sampled(2)
 @every_case
-def test_scheduler_gets_the_error_of_a_failed_trial_after_its_earlier_reports(
-    tmp_path, name, on_pending
-):
-    late = {"validation_s": lambda attempt: 2.5, "slots": 8}
-    ran = run(name, tmp_path, on_pending=on_pending, trainable=FailsAtFour, **late)
+def test_scheduler_gets_the_error_of_a_failed_trial_after_its_earlier_reports(tmp_path, name, mode):
+    plan = planned(name, tmp_path, mode).training(FailsAtFour, slots=8)
+    ran = plan.validating(seconds=2.5).run()
     check_contract(ran)
     failed = [trial for trial in ran.trials if trial.status == Trial.ERROR]
     assert failed and sorted(ran.heard.errors) == [index_of(trial) for trial in failed]
@@ -124,38 +107,28 @@ class FirstEndsAtThree(Counting):
 
 @pytest.mark.sampled(2)
 @every_case
-def test_sweep_ends_as_usual_if_a_trial_ends_without_any_score(tmp_path, name, on_pending):
+def test_sweep_ends_as_usual_if_a_trial_ends_without_any_score(tmp_path, name, mode):
     def all_but_the_first(attempt: Attempt) -> dict[str, float]:
         index, iteration = int(attempt.request.trial_id[-1], 16), attempt.request.iteration
         return {"accuracy": quality(index, iteration) if index else float("nan")}
 
-    ran = run(
-        name,
-        tmp_path,
-        on_pending=on_pending,
-        trainable=FirstEndsAtThree,
-        validate=all_but_the_first,
-        slots=8,
-    )
+    plan = planned(name, tmp_path, mode).training(FirstEndsAtThree, slots=8)
+    ran = plan.validating(all_but_the_first).run()
     check_contract(ran)
     assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
 
 
 @pytest.mark.one_mode
-@pytest.mark.parametrize("on_pending", MODES)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["hyperband", "bohb"])
-def test_hyperband_stops_each_trial_at_the_same_iteration_if_trials_restart(
-    tmp_path, name, on_pending
-):
+def test_hyperband_stops_each_trial_at_the_same_iteration_if_trials_restart(tmp_path, name, mode):
     def lengths(trainable: type[tune.Trainable], folder: Path) -> dict[int, int]:
-        ran = run(
-            name,
-            folder,
-            on_pending=on_pending,
-            trainable=trainable,
-            max_failures=1,
-            validation_s=lags(5, 3.0),
-            slots=3,
+        ran = (
+            planned(name, folder, mode)
+            .training(trainable, slots=3)
+            .validating(seconds=lags(5, 3.0))
+            .tuning(max_failures=1)
+            .run()
         )
         check_contract(ran)
         assert any(t.num_failures for t in ran.trials) == (trainable is FailsOnce)
@@ -176,7 +149,7 @@ def test_sweep_finishes_if_its_storage_fails_to_delete_checkpoints(tmp_path, mon
         raise OSError("no connection")
 
     monkeypatch.setattr(shell, "delete_checkpoint", fails)
-    ran = run("asha", tmp_path, trainable=Endless, validation_s=lambda attempt: 2.5)
+    ran = planned("asha", tmp_path).training(Endless).validating(seconds=2.5).run()
     check_contract(ran)
     assert kept and all(Path(path).exists() for path in kept)
     assert all(trial.status == Trial.TERMINATED for trial in ran.trials)
@@ -194,16 +167,11 @@ def test_trial_that_ends_at_a_repeated_iteration_completes_with_its_score(tmp_pa
         """It fails after iteration 5, goes back to iteration 4, and is stopped at 5."""
         return report["training_iteration"] == 5 and report["iterations_since_restore"] == 1
 
-    ran = sweep(
-        tmp_path,
-        trials=1,
-        policy=SavesWhen(
-            lambda trial, report: report["training_iteration"] == 4 or again(0, report)
-        ),
-        stop=again,
-        param_space={"fail_at": 6},
-        max_failures=1,
-    )
+    def due(trial: Trial, report: Mapping[str, Any]) -> bool:
+        return report["training_iteration"] == 4 or again(trial, report)
+
+    plan = Plan(tmp_path, trials=1).training(saves=SavesWhen(due))
+    ran = plan.tuning(stop=again, param_space={"fail_at": 6}, max_failures=1).run()
     assert ran.heard.of(0) == [4]  # as in Tune, the last score goes with the end only
     assert ran.heard.ends == [(0, quality(0, 5))]
 
@@ -232,17 +200,14 @@ class DecidesAtTheFirstScore(FIFOScheduler):
 def test_failed_save_after_the_iteration_at_which_a_trial_stops_or_pauses_is_void(
     tmp_path, decision, length
 ):
-    ran = sweep(
-        tmp_path,
-        DecidesAtTheFirstScore(decision),
-        trainable=FailsToSave,
-        trials=1,
-        # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 4 s on.
-        policy=SavesWhen(lambda trial, result: result["training_iteration"] % 2),
-        validation_s=lambda attempt: 2.5,
-        training_s=lambda trial, method: 1.0 if method in ("train", "save") else 0.0,
-        max_failures=1,
-        stop={"training_iteration": 7},
+    # The score of iteration 1, saved at 2 s, arrives while iteration 3 is saved, from 4 s on.
+    odd = SavesWhen(lambda trial, result: result["training_iteration"] % 2)
+    ran = (
+        Plan(tmp_path, DecidesAtTheFirstScore(decision), trials=1)
+        .training(FailsToSave, seconds={"train": 1.0, "save": 1.0}, saves=odd)
+        .validating(seconds=2.5)
+        .tuning(max_failures=1, stop={"training_iteration": 7})
+        .run()
     )
     check_contract(ran)
     assert [*Path(f"{tmp_path}-session").rglob("save-failed")], "it has failed"
@@ -268,19 +233,20 @@ class Flawed(Endless):
 
 @every_case
 def test_trial_that_restarts_from_scratch_is_scheduled_like_a_new_one(
-    tmp_path, name, on_pending, monkeypatch
+    tmp_path, name, mode, monkeypatch
 ):
+    def plan() -> Plan:
+        stop = {"training_iteration": 9}
+        return planned(name, tmp_path, mode).training(Flawed).tuning(stop=stop)
+
     monkeypatch.setattr(Flawed, "made", 0)
-    options = {"on_pending": on_pending, "trainable": Flawed, "stop": {"training_iteration": 9}}
-    options["listening"] = False  # what listens would be saved with the scheduler
     with suppress(Killed), killed_after(random.choice([200, 10**6])):
-        run(name, tmp_path, **options)
+        plan().run()
     before = tunekit.load(tmp_path / "sweep").trials
     failed = set(before[before.status == "error"].trial_id)
     assert failed
     monkeypatch.setattr(Flawed, "mended", True)
-    again = restoring(tmp_path / "sweep", errored=ResumeConfig.ResumeType.RESTART)
-    ran = run(name, tmp_path, **again, **options)
+    ran = plan().restored(errored=ResumeConfig.ResumeType.RESTART).run()
     assert {trial.status for trial in ran.trials} == {Trial.TERMINATED}
     restarted = {index_of(t) for t in ran.trials if t.trial_id not in set(before.trial_id)}
     assert len(restarted) >= len(failed), "the searcher may also have made others"

@@ -9,26 +9,29 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
-from ray.tune.schedulers import FIFOScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import ConcurrencyLimiter, Repeater, Searcher
 from ray.tune.search.optuna import OptunaSearch
 from threadpoolctl import threadpool_limits
 
 from tests.support.contract import check_contract, lags
 from tests.support.journals import read, scores_of
+from tests.support.modes import Mode
 from tests.support.schedulers import asha
-from tests.support.sweeps import LENGTH, Counting, Most, Ran, sweep
+from tests.support.sweeps import Most, Plan, Ran
+from tests.support.trainables import LENGTH, Counting
 from tunekit.core.validation import Attempt
 
 pytestmark = pytest.mark.sampled(4)
 
-MODES = ["continue", "wait", "wait-paused"]
+MODES = [Mode.CONTINUE, Mode.WAIT, Mode.WAIT_PAUSED]
 SPACE = {"lr": tune.uniform(0.0, 1.0), "momentum": tune.uniform(0.5, 1.0)}
 TRIALS = 8
 
@@ -55,7 +58,7 @@ SEARCHERS: dict[str, tuple[list[str], Callable[[], Searcher]]] = {
     "bayesopt": (["bayes_opt"], lambda: of_ray("bayesopt.BayesOptSearch", random_search_steps=3)),
     "bohb": (["hpbandster", "ConfigSpace"], lambda: of_ray("bohb.TuneBOHB", seed=1)),
 }
-every_mode = pytest.mark.parametrize("on_pending", MODES)
+every_mode = pytest.mark.parametrize("mode", MODES)
 every_scheduler = pytest.mark.parametrize("scheduler", [FIFOScheduler, asha], ids=["fifo", "asha"])
 
 
@@ -104,12 +107,21 @@ class Hears:
         self.told.append(Told(what, trial_id, result and dict(result), overdue))
 
 
-def search(folder, searcher: Searcher, alg: Any = None, **options: Any) -> Ran:
+def few(
+    folder: Path,
+    mode: Mode = Mode.CONTINUE,
+    base: TrialScheduler | None = None,
+    *,
+    trials: int = TRIALS,
+) -> Plan:
+    return Plan(folder, base, mode, trials=trials).training(slots=3).tuning(param_space=SPACE)
+
+
+def search(plan: Plan, searcher: Searcher, alg: Any = None) -> Ran:
     """Run a sweep with a searcher whose calls are recorded, wrapped as ``alg``."""
     searcher.told = []
     searcher.__class__ = type(type(searcher).__name__, (Hears, type(searcher)), {})
-    options = {"trials": TRIALS, "slots": 3, "param_space": SPACE, **options}
-    ran = sweep(folder, search_alg=alg or searcher, run=False, **options)
+    ran = plan.tuning(search_alg=alg or searcher).start()
     type(searcher).ran = ran
     ran.sweep.run(most=20_000)
     return ran
@@ -158,8 +170,8 @@ class Diverges(Counting):
 def test_infinite_last_metric_reaches_optuna_but_no_searcher_that_fits_a_model(tmp_path):
     for name, learnt in (("optuna", math.inf), ("bayesopt", None)):
         base = SEARCHERS[name][1]()
-        how = {"trainable": Diverges, "metric": "loss", "mode": "min", "trials": 3}
-        ran = search(tmp_path / name, base, **how)
+        plan = few(tmp_path / name, trials=3).training(Diverges)
+        ran = search(plan.tuning(metric="loss", mode="min"), base)
         assert {trial.status for trial in ran.trials} == {Trial.TERMINATED}
         ends = [one.result and one.result["loss"] for one in base.told if one.what == "complete"]
         assert sorted(ends, key=str) == sorted([0.5, 0.5, learnt], key=str)
@@ -171,14 +183,13 @@ def test_infinite_last_metric_reaches_optuna_but_no_searcher_that_fits_a_model(t
 @every_scheduler
 @pytest.mark.parametrize("name", SEARCHERS)
 def test_searcher_gets_each_score_once_in_order_however_late_it_arrives(
-    tmp_path, name, scheduler, on_pending
+    tmp_path, name, scheduler, mode
 ):
     needs, make = SEARCHERS[name]
     for package in needs:
         pytest.importorskip(package)
     base = make()
-    how = {"base": scheduler(), "on_pending": on_pending, "validation_s": lags(3, 8.0)}
-    ran = search(tmp_path, base, **how)
+    ran = search(few(tmp_path, mode, scheduler()).validating(seconds=lags(3, 8.0)), base)
     check_contract(ran)
     check_searcher(ran, base)
     assert len(ran.trials) == TRIALS
@@ -202,16 +213,14 @@ class Fails(Counting):
 
 
 @every_mode
-def test_searcher_gets_one_error_of_a_failed_trial_and_no_result_of_an_unscored_one(
-    tmp_path, on_pending
-):
+def test_searcher_gets_one_error_of_a_failed_trial_and_no_result_of_an_unscored_one(tmp_path, mode):
     def validate(attempt: Attempt) -> dict[str, float]:
         unscored = attempt.request.trial_id == type(base).ran.trials[1].trial_id
         return {"accuracy": math.nan if unscored else attempt.request.iteration / 10}
 
     base = OptunaSearch(seed=1)
-    how = {"trainable": Fails, "validate": validate, "validation_s": lags(4, 6.0)}
-    ran = search(tmp_path, base, on_pending=on_pending, **how)
+    plan = few(tmp_path, mode).training(Fails).validating(validate, seconds=lags(4, 6.0))
+    ran = search(plan, base)
     check_contract(ran)
     check_searcher(ran, base)
     assert [t.status for t in ran.trials].count(Trial.ERROR) == 1
@@ -247,13 +256,13 @@ def check_wrapped(ran: Ran, base: Searcher, wrap: str) -> None:
 
 @every_mode
 @every_wrap
-def test_searcher_limits_and_batches_count_trials_that_wait_for_scores(tmp_path, wrap, on_pending):
+def test_searcher_limits_and_batches_count_trials_that_wait_for_scores(tmp_path, wrap, mode):
     # A limiter inside of a Repeater must have the metric when it is made, with stock Tune, too.
     base = OptunaSearch(metric="accuracy", mode="max", seed=3)
     most, wraps = WRAPS[wrap]
     live = Most(lambda trial: not trial.is_finished())
-    how = {"validation_s": lags(9, 8.0), "more_callbacks": (live,), "slots": 8}
-    ran = search(tmp_path, base, wraps(base), on_pending=on_pending, **how)
+    plan = few(tmp_path, mode).training(slots=8).validating(seconds=lags(9, 8.0)).calling(live)
+    ran = search(plan, base, wraps(base))
     check_contract(ran)
     check_wrapped(ran, base, wrap)
     assert live.most == most
@@ -266,14 +275,14 @@ def test_searcher_limits_and_batches_count_trials_that_wait_for_scores(tmp_path,
 
 
 @every_mode
-def test_optuna_with_two_metrics_gets_both_from_each_validation(tmp_path, on_pending):
+def test_optuna_with_two_metrics_gets_both_from_each_validation(tmp_path, mode):
     def validate(attempt: Attempt) -> dict[str, float]:
         draw = random.Random(f"{attempt.id}").random()
         return {"accuracy": draw, "size": 1.0 / draw + attempt.request.iteration}
 
     base = OptunaSearch(metric=["accuracy", "size"], mode=["max", "min"], seed=2)
-    how = {"validate": validate, "validation_s": lags(8, 8.0), "metric": None, "mode": None}
-    ran = search(tmp_path, base, on_pending=on_pending, **how)
+    plan = few(tmp_path, mode).validating(validate, seconds=lags(8, 8.0))
+    ran = search(plan.tuning(metric=None, mode=None), base)
     check_contract(ran)
     check_searcher(ran, base, ("accuracy", "size"))
     seen = [t.values for t in base._ot_study.trials]

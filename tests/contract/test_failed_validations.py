@@ -16,9 +16,11 @@ import tunekit
 from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
+from tests.support.local_sweep import index_of
+from tests.support.modes import Mode
 from tests.support.readers import tunekit_
-from tests.support.restores import restoring
-from tests.support.sweeps import LENGTH, Counting, Ran, index_of, sweep
+from tests.support.sweeps import Plan
+from tests.support.trainables import LENGTH, Counting
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
 
@@ -27,9 +29,9 @@ def broken(attempt: Attempt) -> dict[str, float]:
     raise KeyError(f"no weights in {attempt.request.path}")
 
 
-def run(folder: Path, *, on_failure: str = "record", **options: Any) -> Ran:
-    settings = {"on_failure": on_failure, "max_retries": 0}
-    return sweep(folder, **{"trials": 4, **options}, settings=settings)
+def recording(folder: Path, mode: Mode = Mode.CONTINUE, *, trials: int = 4) -> Plan:
+    """Failures of validations are recorded, and none is retried."""
+    return Plan(folder, mode=mode, trials=trials).validating(on_failure="record", max_retries=0)
 
 
 def outcomes(folder: Path) -> list[str]:
@@ -41,15 +43,9 @@ def outcomes(folder: Path) -> list[str]:
 def test_failed_trial_has_its_last_checkpoint_validated_unless_it_restarts(
     tmp_path, when, max_failures
 ):
-    ran = sweep(
-        tmp_path,
-        ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3),
-        on_pending="continue",
-        settings={"when": when},
-        param_space={"fail_at": 6},
-        max_failures=max_failures,
-        trials=4,
-    )
+    base = ASHAScheduler(max_t=9, grace_period=3, reduction_factor=3)
+    plan = Plan(tmp_path, base, Mode.CONTINUE, trials=4).validating(when=when)
+    ran = plan.tuning(param_space={"fail_at": 6}, max_failures=max_failures).run()
     check_journal(events_in(ran.home))
     for trial in ran.trials:
         scored = [iteration for _, iteration in ran.scores()[index_of(trial)]]
@@ -63,7 +59,7 @@ def test_failed_trial_has_its_last_checkpoint_validated_unless_it_restarts(
 
 def test_sweep_with_a_broken_function_ends_before_half_of_its_training(tmp_path):
     with pytest.raises(tunekit.errors.ValidationFailedError) as caught:
-        run(tmp_path, validate=broken)
+        recording(tmp_path).validating(broken).run()
     named = ("KeyError", "Traceback of a test", "validation_config=", "on_failure='ignore'")
     assert [name for name in named if name not in str(caught.value)] == []
     assert outcomes(tmp_path)[:3] == ["failed"] * 3
@@ -72,20 +68,20 @@ def test_sweep_with_a_broken_function_ends_before_half_of_its_training(tmp_path)
 
 
 def test_sweep_continues_past_failures_with_on_failure_ignore_or_after_a_success(tmp_path):
-    ran = run(tmp_path / "choice", validate=broken, on_failure="ignore")
+    ran = recording(tmp_path / "choice").validating(broken, on_failure="ignore").run()
     assert outcomes(tmp_path / "choice") == ["failed"] * 4 * LENGTH
     assert all(len(scores) == 0 for scores in ran.scores().values())
 
     def fails_but_once(attempt: Attempt) -> dict[str, float]:
         return {"accuracy": 0.5} if attempt.request.iteration == 1 else broken(attempt)
 
-    run(tmp_path / "success", validate=fails_but_once)
+    recording(tmp_path / "success").validating(fails_but_once).run()
     assert outcomes(tmp_path / "success").count("validated") == 4
 
 
 def test_first_failed_validation_ends_the_sweep_with_on_failure_raise(tmp_path):
     with pytest.raises(tunekit.errors.ValidationFailedError, match="on_failure='raise'"):
-        run(tmp_path, validate=broken, trials=1, on_failure="raise")
+        recording(tmp_path, trials=1).validating(broken, on_failure="raise").run()
     assert outcomes(tmp_path) == ["failed"]
 
 
@@ -98,7 +94,7 @@ def test_nonfinite_metric_is_no_failure_and_leaves_the_last_score_in_place(tmp_p
         n = attempt.request.iteration
         return {"accuracy": value if n in without else n / 10}
 
-    ran = run(tmp_path, validate=validate, on_failure="raise")
+    ran = recording(tmp_path).validating(validate, on_failure="raise").run()
     assert outcomes(tmp_path) == ["validated"] * 4 * LENGTH
     for trial in ran.trials:
         assert trial.status == trial.TERMINATED
@@ -115,7 +111,7 @@ def test_nonfinite_metric_is_no_failure_and_leaves_the_last_score_in_place(tmp_p
 
 
 def test_sweep_without_any_score_logs_one_error_and_has_no_best_checkpoint(tmp_path, caplog):
-    ran = run(tmp_path, validate=lambda attempt: {"accuracy": math.nan})
+    ran = recording(tmp_path).validating(lambda attempt: {"accuracy": math.nan}).run()
     assert all(trial.status == trial.TERMINATED for trial in ran.trials)
     [told] = [r.getMessage() for r in caplog.records if r.levelno == logging.ERROR]
     assert "'accuracy'" in told and "NaN" in told
@@ -126,21 +122,21 @@ def test_sweep_without_any_score_logs_one_error_and_has_no_best_checkpoint(tmp_p
         loaded.best()
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused", "auto"])
+@pytest.mark.parametrize("mode", [Mode.CONTINUE, Mode.WAIT, Mode.WAIT_PAUSED, Mode.AUTO])
 @pytest.mark.parametrize("slots", [1, 4])
 def test_restores_with_a_broken_function_leave_all_checkpoints_for_a_fixed_one(
-    tmp_path, on_pending, slots
+    tmp_path, mode, slots
 ):
-    how = {"on_pending": on_pending, "slots": slots}
+    plan = recording(tmp_path, mode).training(slots=slots)
     with pytest.raises(Killed), killed_after(60):
-        run(tmp_path, **how)
+        plan.run()
     scored = outcomes(tmp_path).count("validated")
     assert 0 < scored < 4 * LENGTH
     for restores in (1, 2):
         with pytest.raises(tunekit.errors.ValidationFailedError):
-            run(tmp_path, validate=broken, **how, **restoring(tmp_path / "sweep"))
+            plan.validating(broken).restored().run()
         assert outcomes(tmp_path).count("failed") <= 6 * restores
-    run(tmp_path, **how, **restoring(tmp_path / "sweep"))
+    plan.restored().run()
     lives = check_journal(events_in(tmp_path / "sweep"))
     assert len(lives.scores) == 4 * LENGTH
     # Tune gets those also, but for one where no other validation could show what is broken.
@@ -151,9 +147,9 @@ def test_restores_with_a_broken_function_leave_all_checkpoints_for_a_fixed_one(
 
 
 def test_restored_finished_sweep_validates_its_failed_checkpoints(tmp_path):
-    ran = run(tmp_path, validate=broken, on_failure="ignore")
+    ran = recording(tmp_path).validating(broken, on_failure="ignore").run()
     assert tunekit.load(ran.home).summary()["state"] == "finished"
-    again = run(tmp_path, **restoring(ran.home))
+    again = recording(tmp_path).restored().run()
     assert all(len(scores) == LENGTH for scores in again.scores().values())
     sweep = tunekit.load(ran.home)
     assert sweep.summary()["state"] == "finished"
@@ -177,9 +173,9 @@ def test_missing_checkpoint_policy_is_logged_once_at_the_first_report(
         def step(self) -> dict[str, Any]:
             return {**super().step(), **reported}
 
-    config = tune.CheckpointConfig(**checkpoints)
-    options = {"checkpoint_config": config, "policy": tune.Callback(), "run": False}
-    ran = sweep(tmp_path, trainable=Reports, trials=2, **options)
+    no_policy, config = tune.Callback(), tune.CheckpointConfig(**checkpoints)
+    plan = Plan(tmp_path, trials=2).training(Reports, saves=no_policy)
+    ran = plan.tuning(checkpoint_config=config).start()
     for _ in range(12):
         ran.sweep.step()
     told = [r.getMessage() for r in caplog.records if "checkpoint_policy=" in r.getMessage()]
@@ -190,9 +186,9 @@ def test_missing_checkpoint_policy_is_logged_once_at_the_first_report(
 
 
 def test_sweep_that_ended_for_a_missing_metric_finishes_once_it_is_returned(tmp_path):
-    options: dict = {"trials": 2, "on_pending": "wait", "listening": False}
+    plan = Plan(tmp_path, mode=Mode.WAIT, trials=2)
     with pytest.raises(tunekit.errors.MetricNotFoundError, match=r"'accuracy'.*'other'"):
-        sweep(tmp_path, validate=lambda attempt: {"other": 1.0}, **options)
-    ran = sweep(tmp_path, **restoring(tmp_path / "sweep"), **options)
+        plan.validating(lambda attempt: {"other": 1.0}).run()
+    ran = plan.restored().run()
     assert [trial.status for trial in ran.trials] == ["TERMINATED"] * 2
     assert all("accuracy" in trial.last_result for trial in ran.trials)

@@ -8,10 +8,12 @@ from ray import tune
 from ray.tune.search.optuna import OptunaSearch
 
 import tunekit
-from tests.support.contract import lags, run
+from tests.support.contract import lags
 from tests.support.journals import scores_of
-from tests.support.schedulers import every_case, pb2
-from tests.support.sweeps import LENGTH, index_of, sweep
+from tests.support.local_sweep import index_of
+from tests.support.schedulers import every_case, pb2, planned
+from tests.support.sweeps import Plan
+from tests.support.trainables import LENGTH
 from tunekit.cli.best import format_best, format_front
 from tunekit.cli.status import format_status, status_json
 from tunekit.core.constraints import penalize
@@ -30,11 +32,11 @@ def penalized(score: float, iteration: int) -> float:
 
 
 @every_case
-def test_no_infeasible_score_beats_a_feasible_one(tmp_path, name, on_pending):
+def test_no_infeasible_score_beats_a_feasible_one(tmp_path, name, mode):
     if name.startswith("pb2"):
         pytest.skip("PB2 fits a model to scores, and is refused")
-    how = {"settings": {"constraints": LIMITS}, "validation_s": lags(3, 4.0)}
-    ran = run(name, tmp_path, on_pending=on_pending, trials=7, slots=3, **how)
+    plan = planned(name, tmp_path, mode, trials=7).training(slots=3)
+    ran = plan.validating(seconds=lags(3, 4.0), constraints=LIMITS).run()
     scores = ran.scores()
     feasible, infeasible = [], []
     told = zip(ran.heard.results, ran.heard.generations, strict=True)
@@ -86,7 +88,7 @@ def test_best_checkpoint_satisfies_the_constraints_or_violates_them_least(
     tmp_path, bound, index, violation
 ):
     limits = [tunekit.Constraint(f"latency_ms <= {bound}")]
-    ran = sweep(tmp_path, trials=4, validate=sized, settings={"constraints": limits})
+    ran = Plan(tmp_path, trials=4).validating(sized, constraints=limits).run()
     loaded, expected = tunekit.load(ran.home), ran.trials[index].trial_id
     best = loaded.best()
     assert (best.trial_id, best.iteration, best.violation) == (expected, LENGTH, violation)
@@ -106,7 +108,7 @@ def test_best_checkpoint_satisfies_the_constraints_or_violates_them_least(
 
 def test_pareto_front_has_exactly_the_checkpoints_that_none_dominates(tmp_path):
     moasha = MOASHA({"accuracy": "max", "latency_ms": "min"}, max_t=9, reduction_factor=3)
-    ran = sweep(tmp_path, moasha, trials=6, validate=sized, metric=None, mode=None, listening=False)
+    ran = Plan(tmp_path, moasha, trials=6).validating(sized).tuning(metric=None, mode=None).run()
     loaded = tunekit.load(ran.home)
     front = loaded.pareto()
     scores = [
@@ -140,10 +142,9 @@ def test_optuna_gets_raw_scores_and_violations_as_an_attribute(tmp_path):
 
     sampler = optuna.samplers.TPESampler(seed=0, constraints_func=violations)
     search = OptunaSearch(metric="accuracy", mode="max", sampler=sampler)
-    limits = {"constraints": [tunekit.Constraint("latency_ms <= 25")]}
-    space = {"lr": tune.uniform(0, 1)}
-    how = {"validate": validate, "settings": limits, "param_space": space, "search_alg": search}
-    sweep(tmp_path, trials=6, **how)
+    limits = [tunekit.Constraint("latency_ms <= 25")]
+    plan = Plan(tmp_path, trials=6).validating(validate, constraints=limits)
+    plan.tuning(param_space={"lr": tune.uniform(0, 1)}, search_alg=search).run()
     trials = search._ot_study.trials
     assert [trial.value for trial in trials] == [trial.params["lr"] for trial in trials]
     broken = [violations(trial) for trial in trials]
@@ -155,7 +156,7 @@ def test_pareto_front_has_the_feasible_one_of_checkpoints_with_equal_metrics(tmp
     def validate(attempt):
         return {"accuracy": 0.5, "latency_ms": 20.0, "mb": 30.0 - attempt.request.iteration}
 
-    settings = {"constraints": [tunekit.Constraint("mb <= 25")]}
-    loaded = tunekit.load(sweep(tmp_path, trials=1, validate=validate, settings=settings).home)
-    front = loaded.pareto({"accuracy": "max", "latency_ms": "min"})
+    limits = [tunekit.Constraint("mb <= 25")]
+    ran = Plan(tmp_path, trials=1).validating(validate, constraints=limits).run()
+    front = tunekit.load(ran.home).pareto({"accuracy": "max", "latency_ms": "min"})
     assert [(one.iteration, one.violation) for one in front] == [(5, 0.0)]

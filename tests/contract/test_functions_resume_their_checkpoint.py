@@ -15,15 +15,16 @@ from ray import tune
 from ray.train import ValidationTaskConfig
 from ray.train._internal.session import get_checkpoint, shutdown_session
 from ray.tune import ResumeConfig
-from ray.tune.schedulers import ASHAScheduler
+from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 import tunekit
 from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
-from tests.support.restores import restoring
+from tests.support.modes import Mode
 from tests.support.schedulers import pbt
-from tests.support.sweeps import Counting, Ran, sweep
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import Counting
 from tunekit._ray.functions import CAN_SAVE, HAS_ASKED, let_tell_of_resuming
 from tunekit.journal.journal import events_in
 from tunekit.policies import DefaultPolicy
@@ -76,11 +77,17 @@ def counting(ask: Any = None, *, fails_at: int = 0) -> Any:
     return function
 
 
-def ran(folder: Path, function: Any, **options: Any) -> Ran:
+def one_by_one(
+    folder: Path,
+    function: Any,
+    base: TrialScheduler | None = None,
+    mode: Mode = Mode.CONTINUE,
+    *,
+    trials: int = 1,
+) -> Plan:
     """A sweep of a function, one trial at a time: Ray has one session in a process."""
-    given = {"trials": 1, "slots": 1, "listening": False}
-    given |= {"trainable": tunekit.checkpointable(function), **options}
-    return sweep(folder, **given)
+    plan = Plan(folder, base, mode, trials=trials)
+    return plan.training(tunekit.checkpointable(function), slots=1)
 
 
 def rows(ran: Ran) -> list[list[tuple[int, int]]]:
@@ -111,8 +118,8 @@ def ignoring(config: dict[str, Any]) -> None:
 def test_paused_trial_continues_with_what_its_function_makes_of_its_checkpoint(
     tmp_path, ask, expected
 ):
-    end = {"training_iteration": LENGTH}
-    sweep = ran(tmp_path, counting(ask), on_pending="wait-paused", trials=2, stop=end)
+    plan = one_by_one(tmp_path, counting(ask), mode=Mode.WAIT_PAUSED, trials=2)
+    sweep = plan.tuning(stop={"training_iteration": LENGTH}).run()
     assert rows(sweep) == [expected, expected]
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 2
 
@@ -121,14 +128,9 @@ def test_paused_trial_continues_with_what_its_function_makes_of_its_checkpoint(
 def test_waiting_trial_releases_its_slot_only_if_its_function_gets_checkpoints(tmp_path, asks):
     trainable = tunekit.checkpointable(counting(from_tune if asks else None))
     let_tell_of_resuming(trainable)
-    sweep = ran(
-        tmp_path,
-        trainable,
-        on_pending="auto-beside",
-        base=ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2),
-        trials=4,
-        validation_s=lambda attempt: 20.0,
-    )
+    base = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2)
+    plan = one_by_one(tmp_path, trainable, base, Mode.AUTO_BESIDE, trials=4)
+    sweep = plan.validating(seconds=20.0).run()
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"] * 4
     for row in rows(sweep):
         assert row == WHOLE[: len(row)]
@@ -140,7 +142,8 @@ def test_waiting_trial_releases_its_slot_only_if_its_function_gets_checkpoints(t
 
 @pytest.mark.parametrize("max_failures", [0, 2, -1])
 def test_function_that_starts_over_after_a_pause_fails_and_is_not_retried(tmp_path, max_failures):
-    sweep = ran(tmp_path, counting(), on_pending="wait-paused", trials=2, max_failures=max_failures)
+    plan = one_by_one(tmp_path, counting(), mode=Mode.WAIT_PAUSED, trials=2)
+    sweep = plan.tuning(max_failures=max_failures).run()
     assert rows(sweep) == [[(1, 1)], [(1, 1)]]
     for trial in sweep.trials:
         assert trial.status == "ERROR" and trial.num_failures == 1
@@ -161,8 +164,8 @@ def test_function_that_starts_over_after_a_pause_fails_and_is_not_retried(tmp_pa
 def test_failed_function_continues_from_its_checkpoint_if_it_has_one_or_its_trial_fails(
     tmp_path, ask, fails_at, status, failures, reported
 ):
-    function = counting(ask, fails_at=fails_at)
-    sweep = ran(tmp_path, function, max_failures=3, policy=tunekit.EveryIterations(2))
+    plan = one_by_one(tmp_path, counting(ask, fails_at=fails_at)).tuning(max_failures=3)
+    sweep = plan.training(saves=tunekit.EveryIterations(2)).run()
     [trial] = sweep.trials
     assert (trial.status, trial.num_failures) == (status, failures)
     assert rows(sweep) == [reported]
@@ -175,15 +178,15 @@ def test_clone_whose_function_does_not_get_its_checkpoint_fails(tmp_path, asks, 
         custom_explore_fn=lambda config: {"lr": 0.2},
         quantile_fraction=0.5,
     )
-    sweep = ran(
-        tmp_path,
-        counting(lambda config: tune.get_checkpoint() if asks or config["lr"] == 0.1 else None),
-        base=scheduler,
-        trials=2,
-        param_space={"lr": 0.1},
-        policy=tunekit.EveryIterations(2),
-        validate=lambda attempt: {"accuracy": 1.0 - int(attempt.request.trial_id[-1])},
-        validation_s=lambda attempt: 0.1,
+    function = counting(
+        lambda config: tune.get_checkpoint() if asks or config["lr"] == 0.1 else None
+    )
+    sweep = (
+        one_by_one(tmp_path, function, scheduler, trials=2)
+        .training(saves=tunekit.EveryIterations(2))
+        .validating(lambda a: {"accuracy": 1.0 - int(a.request.trial_id[-1])}, seconds=0.1)
+        .tuning(param_space={"lr": 0.1})
+        .run()
     )
     assert [e["iteration"] for e in read(sweep.home, "exploited")]
     assert status in {trial.status for trial in sweep.trials} <= {status, "TERMINATED"}
@@ -192,20 +195,21 @@ def test_clone_whose_function_does_not_get_its_checkpoint_fails(tmp_path, asks, 
 
 
 def test_restored_function_that_starts_over_fails_and_continues_once_fixed(tmp_path):
-    options = {"policy": tunekit.EveryIterations(2), "validation_s": lambda attempt: 0.5}
+    def plan(function: Any) -> Plan:
+        saved = one_by_one(tmp_path, function).training(saves=tunekit.EveryIterations(2))
+        return saved.validating(seconds=0.5)
+
     with suppress(Killed), killed_after(14):
-        ran(tmp_path, counting(), **options)
+        plan(counting()).run()
         raise AssertionError("it was not killed")
     shutdown_session()  # of the killed driver
-    home = tmp_path / "sweep"
-    before = [e["report"]["training_iteration"] for e in read(home, "reported")]
+    before = [e["report"]["training_iteration"] for e in read(tmp_path / "sweep", "reported")]
     assert 2 <= len(before) < LENGTH
-    sweep = ran(tmp_path, counting(), **options, **restoring(home))
+    sweep = plan(counting()).restored().run()
     assert [trial.status for trial in sweep.trials] == ["ERROR"]
     assert rows(sweep) == [WHOLE[: len(before)]]
 
-    again = restoring(home, errored=ResumeConfig.ResumeType.RESUME)
-    sweep = ran(tmp_path, counting(from_tune), **options, **again)
+    sweep = plan(counting(from_tune)).restored(errored=ResumeConfig.ResumeType.RESUME).run()
     assert [trial.status for trial in sweep.trials] == ["TERMINATED"]
     assert dict(rows(sweep)[0]) == dict(WHOLE)
 
@@ -225,8 +229,8 @@ def test_validation_argument_of_a_report_decides_how_its_checkpoint_is_validated
     def validate(attempt: Any) -> dict[str, float]:
         return {"accuracy": attempt.request.iteration / attempt.request.kwargs.get("divide_by", 10)}
 
-    settings = {"when": 5, "fn": lambda checkpoint, divide_by=10: {}}
-    sweep = ran(tmp_path, choosing, validate=validate, settings=settings)
+    plan = one_by_one(tmp_path, choosing)
+    sweep = plan.validating(validate, when=5, fn=lambda checkpoint, divide_by=10: {}).run()
     assert sweep.trials[0].status == "TERMINATED"
     assert sweep.validated() == {0: {2: 0.2, 4: 0.04}}
     assert not [name for name in sweep.trials[0].last_result if "tunekit_validation" in name]
@@ -240,7 +244,7 @@ def test_error_of_a_trial_whose_save_function_raises_names_its_exception(tmp_pat
         tunekit.checkpoint_with(save)
         tune.report({"loss": 1.0})
 
-    error = Path(ran(tmp_path, train).trials[0].error_file).read_text()
+    error = Path(one_by_one(tmp_path, train).run().trials[0].error_file).read_text()
     assert "tunekit.checkpoint_with(save)" in error and "TypeError: cannot serialize Net" in error
 
 
@@ -283,8 +287,8 @@ def test_default_policy_saves_each_iteration_only_if_the_trainable_requests_none
     if not isinstance(trainable, type):
         trainable = tunekit.checkpointable(trainable)
     let_tell_of_resuming(trainable)
-    how = {"policy": DefaultPolicy(when), "settings": {"when": when}}
-    sweep = ran(tmp_path, trainable, trainable=trainable, **how)
+    plan = one_by_one(tmp_path, trainable).training(saves=DefaultPolicy(when))
+    sweep = plan.validating(when=when).run()
     events = read(sweep.home, "checkpoint_saved")
     assert [e["iteration"] for e in events] == expected
     assert "tunekit._ray.functions" not in {record.name for record in caplog.records}

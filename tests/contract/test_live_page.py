@@ -23,7 +23,7 @@ from tests.support.asgi import Browser
 from tests.support.fakes import FakeClock
 from tests.support.readers import NOTHING, score, session, trial, tunekit_
 from tests.support.recordings import asha, grown, killed
-from tests.support.sweeps import sweep
+from tests.support.sweeps import Plan
 from tunekit.board import serve
 from tunekit.board.charts import draw_charts
 from tunekit.board.live import LiveSweep
@@ -91,7 +91,9 @@ def best_of(page: str) -> str:
 # What it shows ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("make", [asha, killed], ids=["asha", "killed"])
+@pytest.mark.parametrize(
+    "make", [lambda folder: asha(folder).run(), killed], ids=["asha", "killed"]
+)
 def test_live_page_equals_the_report_wherever_the_journal_is_cut(make, tmp_path):
     source, copy = make(tmp_path / "source").home, tmp_path / "copy"
     clock = FakeClock()
@@ -145,7 +147,7 @@ def test_live_page_shows_why_it_cannot_be_read_and_retries_after_half_a_second(
 
 
 def test_panel_of_a_trial_has_python_that_loads_each_of_its_checkpoints(tmp_path):
-    loaded = tunekit.load(sweep(tmp_path, trials=1).home)
+    loaded = tunekit.load(Plan(tmp_path, trials=1).run().home)
     [panel] = render_panels(loaded, {}).values()
     loads = re.findall(r'data-copy="(ray\.tune\.Checkpoint\(.*?\))"', html.unescape(panel))
     found = [eval(one, {"ray": ray}).path for one in loads]
@@ -160,7 +162,7 @@ def listed(catalogue: Catalogue) -> str:
 
 
 def test_list_page_has_each_visible_sweep_below_a_folder_with_state_and_best(tmp_path):
-    finished = sweep(tmp_path / "finished", trials=2).home
+    finished = Plan(tmp_path / "finished", trials=2).run().home
     trial(session(tmp_path / "deep/down/open"), "a", 0.25)
     shutil.copytree(finished, tmp_path / ".hidden/sweep")
     catalogue = Catalogue([str(tmp_path)])

@@ -6,6 +6,7 @@ import csv
 import math
 import random
 from collections import Counter, defaultdict
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,14 +16,16 @@ from ray import tune
 from ray.tune import ExperimentAnalysis, ResultGrid
 from ray.tune.experiment import Trial
 from ray.tune.logger import LoggerCallback, TBXLoggerCallback
-from ray.tune.schedulers import AsyncHyperBandScheduler
+from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import tunekit
 from tests.support import schedulers
 from tests.support.journals import read
 from tests.support.kills import run_killed
-from tests.support.sweeps import Counting, Endless, FailsOnce, Ran, rows_of, sweep
+from tests.support.modes import MODES, Mode
+from tests.support.sweeps import Plan, Ran, rows_of
+from tests.support.trainables import Counting, Endless, FailsOnce
 from tunekit._ray import split_callbacks
 from tunekit.driver.results import ValidatedResults
 
@@ -54,32 +57,42 @@ class Store(LoggerCallback):
         self.ends[trial.trial_id] = failed
 
 
-def run(folder: Path, base: Any = None, **options: Any) -> tuple[Ran, Store]:
+def logged(
+    folder: Path,
+    store: Store,
+    base: TrialScheduler | None = None,
+    mode: Mode = Mode.CONTINUE,
+    *,
+    trials: int = 2,
+) -> Plan:
     """A sweep with loggers of Tune's and of a user's."""
-    store = Store()
-    space = {"trainable": Endless, "stop": {"training_iteration": LENGTH}, "loggers": True}
-    space["validation_s"] = lambda attempt: random.Random(attempt.id).uniform(0.1, 9.0)
-    ran = sweep(folder, base, later_callbacks=(store, TBXLoggerCallback()), **{**space, **options})
-    return ran, store
+    return (
+        Plan(folder, base, mode, trials=trials)
+        .training(Endless)
+        .validating(seconds=lambda attempt: random.Random(attempt.id).uniform(0.1, 9.0))
+        .tuning(stop={"training_iteration": LENGTH})
+        .calling(last=(store, TBXLoggerCallback()))
+        .logging()
+    )
 
 
-def fifo(folder: Path) -> tuple[Ran, Store]:
-    return run(folder, trials=3, policy=tunekit.EveryIterations(4))
+def fifo(folder: Path, store: Store) -> Plan:
+    return logged(folder, store, trials=3).training(saves=tunekit.EveryIterations(4))
 
 
-def asha(folder: Path, on_pending: str = "continue") -> tuple[Ran, Store]:
+def asha(folder: Path, store: Store, mode: Mode) -> Plan:
     base = AsyncHyperBandScheduler(grace_period=2, reduction_factor=2, max_t=LENGTH)
-    return run(folder, base, trials=8, slots=3, on_pending=on_pending)
+    return logged(folder, store, base, mode, trials=8).training(slots=3)
 
 
-def pbt(folder: Path) -> tuple[Ran, Store]:
+def pbt(folder: Path, store: Store) -> Plan:
     schedulers.seed_all(0)  # PBT draws donors and hyperparameters
     base = schedulers.pbt(perturbation_interval=3, quantile_fraction=0.5)
-    return run(folder, base, trials=4, **schedulers.space())
+    return logged(folder, store, base, trials=4).tuning(**schedulers.space())
 
 
-MADE = {"fifo": fifo, "pbt": pbt}
-MADE |= {f"asha-{mode}": partial(asha, on_pending=mode) for mode in schedulers.MODES}
+MADE: dict[str, Callable[[Path, Store], Plan]] = {"fifo": fifo, "pbt": pbt}
+MADE |= {f"asha-{mode}": partial(asha, mode=mode) for mode in MODES}
 
 
 def row_of(row: dict[str, Any]) -> tuple[int, int, float | None]:
@@ -111,7 +124,8 @@ def tensorboard_points(trial: Trial) -> list[tuple[int, float]]:
 
 @pytest.mark.parametrize("made", MADE)
 def test_loggers_files_and_tables_have_the_rows_of_the_journal(tmp_path, made):
-    ran, store = MADE[made](tmp_path)
+    store = Store()
+    ran = MADE[made](tmp_path, store).run()
     assert not store.open and store.ends == {t.trial_id: False for t in ran.trials}
     wanted = processed(ran)
     assert sum(score is not None for rows in wanted.values() for *_, score in rows) > 8
@@ -159,10 +173,9 @@ def test_logger_gets_a_training_value_of_a_validation_metric_under_its_reported_
     def validate(attempt: Any) -> Any:
         return {"accuracy": 0.5} if scores else RuntimeError("fails")
 
-    settings, policy = {"max_retries": 0}, tunekit.EveryIterations(4)
-    ran, store = run(
-        tmp_path, trainable=Both, trials=2, validate=validate, settings=settings, policy=policy
-    )
+    store = Store()
+    plan = logged(tmp_path, store).training(Both, saves=tunekit.EveryIterations(4))
+    ran = plan.validating(validate, max_retries=0).run()
     for trial in ran.trials:
         rows, own = store.rows[trial.trial_id], [-float(n) for n in range(1, 10)]
         assert [row["tunekit/reported/accuracy"] for row in rows] == own
@@ -171,8 +184,9 @@ def test_logger_gets_a_training_value_of_a_validation_metric_under_its_reported_
 
 
 def test_logger_gets_metrics_that_only_training_reports(tmp_path):
-    validates = {"metric": "loss", "mode": "min", "validate": lambda attempt: {"f1": 0.5}}
-    _, store = run(tmp_path, trainable=Both, trials=2, **validates)
+    store = Store()
+    plan = logged(tmp_path, store).training(Both).validating(lambda attempt: {"f1": 0.5})
+    plan.tuning(metric="loss", mode="min").run()
     for rows in store.rows.values():
         assert [row["loss"] for row in rows] == [1 / n for n in range(1, 10)]
         assert all(row["f1"] == 0.5 and "tunekit/reported/loss" not in row for row in rows)
@@ -183,8 +197,9 @@ def test_nested_metrics_are_columns_and_later_names_are_in_the_table_of_reports(
         more = {"late": 1.0} if attempt.request.iteration > 4 else {}
         return {"accuracy": 0.5, "eval": {"n": attempt.request.iteration}, **more}
 
-    policy = tunekit.EveryIterations(2)
-    ran, store = run(tmp_path, trainable=Counting, trials=1, policy=policy, validate=validate)
+    store = Store()
+    plan = logged(tmp_path, store, trials=1).training(Counting, saves=tunekit.EveryIterations(2))
+    ran = plan.validating(validate).run()
     [rows], [trial] = store.rows.values(), ran.trials
     assert [row.get("eval") for row in rows[:4]] == [None, {"n": 2}, None, {"n": 4}]
     assert [row["eval/n"] for row in csv_rows(trial)[:4]] == ["nan", "2", "nan", "4"]
@@ -193,8 +208,9 @@ def test_nested_metrics_are_columns_and_later_names_are_in_the_table_of_reports(
 
 def test_iterations_repeated_after_a_failure_are_logged_again_and_loaded_once(tmp_path):
     """As in stock Tune."""
-    options = {"trainable": FailsOnce, "max_failures": 1, "policy": tunekit.EveryIterations(4)}
-    ran, store = run(tmp_path, trials=2, **options)
+    store = Store()
+    plan = logged(tmp_path, store).training(FailsOnce, saves=tunekit.EveryIterations(4))
+    ran = plan.tuning(max_failures=1).run()
     for trial in ran.trials:
         for rows in (store.rows[trial.trial_id], rows_of(trial)):
             assert [row["training_iteration"] for row in rows] == [*range(1, 6), *range(5, 10)]
@@ -208,9 +224,9 @@ def test_logger_gets_all_rows_and_the_end_of_trials_that_fail(tmp_path):
         fails = random.Random(attempt.request.id).random() < 0.3
         return RuntimeError("fails") if fails else {"accuracy": 0.5}
 
-    space = {"fail_at": tune.grid_search([None, 4, 7])}
-    how = {"param_space": space, "validate": validate, "settings": {"max_retries": 0}}
-    ran, store = run(tmp_path, trainable=Counting, trials=1, **how)
+    store = Store()
+    plan = logged(tmp_path, store, trials=1).training(Counting).validating(validate, max_retries=0)
+    ran = plan.tuning(param_space={"fail_at": tune.grid_search([None, 4, 7])}).run()
     assert [trial.status for trial in ran.trials] == [Trial.TERMINATED, Trial.ERROR, Trial.ERROR]
     for trial in ran.trials:
         rows = [row["training_iteration"] for row in store.rows[trial.trial_id]]
@@ -220,17 +236,15 @@ def test_logger_gets_all_rows_and_the_end_of_trials_that_fail(tmp_path):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize("on_pending", ["continue", "wait-paused"])
-def test_files_and_tables_of_a_killed_sweep_have_each_row_once(tmp_path, seed, on_pending):
+@pytest.mark.parametrize("mode", [Mode.CONTINUE, Mode.WAIT_PAUSED])
+def test_files_and_tables_of_a_killed_sweep_have_each_row_once(tmp_path, seed, mode):
     stores: list[Store] = []
     draw = random.Random(seed)
 
-    def made(folder: Path, **options: Any) -> Ran:
-        own = {"saved_every_s": draw.choice([0.0, float("inf")]), "on_pending": on_pending}
-        how = {"trainable": Counting, "trials": 4, "run": False, "listening": False}
-        ran, store = run(folder, **own, **how, **options)
-        stores.append(store)
-        return ran
+    def made(folder: Path) -> Plan:
+        stores.append(Store())
+        plan = logged(folder, stores[-1], mode=mode, trials=4).training(Counting)
+        return plan.tuning(saved_every_s=draw.choice([0.0, float("inf")]))
 
     lives = iter([draw.randrange(20, 160) for _ in range(3)])
     ran, kills = run_killed(tmp_path, made, lives)
@@ -252,7 +266,7 @@ def test_metric_that_a_callback_adds_to_a_result_is_kept(tmp_path):
         def log_trial_result(self, iteration: int, trial: Trial, result: dict[str, Any]) -> None:
             result["accuracy_percent"] = 100 * result["accuracy"]
 
-    [trial] = sweep(tmp_path, trials=1, later_callbacks=(Changes(),)).trials
+    [trial] = Plan(tmp_path, trials=1).calling(last=(Changes(),)).run().trials
     assert trial.last_result["accuracy_percent"] == 100 * trial.last_result["accuracy"]
 
 
@@ -261,7 +275,8 @@ def test_outage_of_the_storage_at_the_first_result_of_a_trial_loses_no_row(tmp_p
         raise OSError(f"no route to {path}")
 
     monkeypatch.setattr(split_callbacks, "exists", fails)
-    ran, store = run(tmp_path, trials=2)
+    store = Store()
+    ran = logged(tmp_path, store).run()
     for trial in ran.trials:
         assert trial.status == Trial.TERMINATED
         rows = store.rows[trial.trial_id]

@@ -8,16 +8,18 @@ from typing import Any
 import pytest
 from ray.tune import CheckpointConfig, ResultGrid
 from ray.tune.analysis import ExperimentAnalysis
-from ray.tune.schedulers import AsyncHyperBandScheduler, FIFOScheduler
+from ray.tune.schedulers import AsyncHyperBandScheduler
 
 import tunekit
 from tests.support.kills import killed_at_each
+from tests.support.modes import Mode
 from tests.support.schedulers import pbt
-from tests.support.sweeps import LENGTH, Counting, Endless, listen, rows_of, sweep
+from tests.support.sweeps import Plan, rows_of
+from tests.support.trainables import LENGTH, Counting, Endless
 from tunekit.core.metrics import flatten
 from tunekit.reading.curves import curves
 
-MODES = ["continue", "wait", "wait-paused"]
+MODES = [Mode.CONTINUE, Mode.WAIT, Mode.WAIT_PAUSED]
 
 
 def boasting(own: dict[str, Any]) -> type[Counting]:
@@ -48,14 +50,9 @@ def test_files_tables_and_deciders_get_a_metric_by_one_name_however_it_is_nested
         value = (attempt.request.iteration + 10 * int(attempt.request.trial_id[-1])) / 100
         return {"val": {"acc": value}} if nested else {"val/acc": value}
 
-    base = FIFOScheduler()
-    heard = listen(base, "val/acc")
-    options = {"validate": validate, "metric": "val/acc", "stop": {"val/acc": 0.5}}
-    trainable = boasting(reported)
-    ran = sweep(
-        tmp_path, base, trainable=trainable, trials=2, loggers=True, listening=False, **options
-    )
-    assert all(score == (n + 10 * index) / 100 for index, n, score, _ in heard.results)
+    plan = Plan(tmp_path, trials=2).training(boasting(reported)).validating(validate)
+    ran = plan.tuning(metric="val/acc", stop={"val/acc": 0.5}).logging().run()
+    assert all(score == (n + 10 * index) / 100 for index, n, score, _ in ran.heard.results)
     loaded = tunekit.load(ran.home)
     analysis = ExperimentAnalysis(str(ran.home), trials=ran.trials)
     results = {result.metrics["trial_id"]: result for result in ResultGrid(analysis)}
@@ -88,16 +85,9 @@ class ReportsAll(Endless):
 
 @pytest.mark.parametrize("time_attr", NAMES)
 def test_metric_with_a_name_that_tunekit_also_uses_keeps_its_reported_values(tmp_path, time_attr):
-    ran = sweep(
-        tmp_path,
-        AsyncHyperBandScheduler(time_attr, max_t=50, grace_period=2, reduction_factor=2),
-        trainable=ReportsAll,
-        trials=4,
-        stop={time_attr: 8},
-        loggers=True,
-        settings={"when": "decisions"},
-        on_pending="wait",
-    )
+    base = AsyncHyperBandScheduler(time_attr, max_t=50, grace_period=2, reduction_factor=2)
+    plan = Plan(tmp_path, base, Mode.WAIT, trials=4).training(ReportsAll)
+    ran = plan.validating(when="decisions").tuning(stop={time_attr: 8}).logging().run()
     lengths = ran.lengths().values()
     assert {2, 8} <= set(lengths) <= {2, 4, 8}, "stopped at rungs of that time, or by the criterion"
     reports = tunekit.load(ran.home).reports
@@ -112,6 +102,11 @@ def test_metric_with_a_name_that_tunekit_also_uses_keeps_its_reported_values(tmp
 # A validation that lacks the metric ---------------------------------------------------------------
 
 
+def of_trial(index: int, seconds: float):
+    """Validations of that trial take so long, those of others a second."""
+    return lambda attempt: seconds if attempt.request.trial_id.endswith(str(index)) else 1.0
+
+
 def lacks_it(index: int):
     """That trial, and every third iteration, has no accuracy."""
 
@@ -124,18 +119,16 @@ def lacks_it(index: int):
     return validate
 
 
-@pytest.mark.parametrize("on_pending", MODES)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("slow", [0.2, 5.0], ids=["lacking first", "lacking last"])
-def test_training_value_never_replaces_a_missing_validation_score(tmp_path, on_pending, slow):
-    ran = sweep(
-        tmp_path,
-        on_pending=on_pending,
-        trainable=boasting({"accuracy": 0.99}),
-        validate=lacks_it(0),
-        validation_s=lambda a: slow if a.request.trial_id.endswith("0") else 1.0,
-        trials=3,
-        loggers=True,
-        stop={"accuracy": 0.95},
+def test_training_value_never_replaces_a_missing_validation_score(tmp_path, mode, slow):
+    ran = (
+        Plan(tmp_path, mode=mode, trials=3)
+        .training(boasting({"accuracy": 0.99}))
+        .validating(lacks_it(0), seconds=of_trial(0, slow))
+        .tuning(stop={"accuracy": 0.95})
+        .logging()
+        .run()
     )
     assert {score for _, _, score, _ in ran.heard.results} == {
         i / 100 + n / 1000 for n in (1, 2) for i in (1, 2, 4, 5, 7, 8)
@@ -152,32 +145,24 @@ def test_training_value_never_replaces_a_missing_validation_score(tmp_path, on_p
     assert lacking.trial_id not in set(loaded.decisions.trial_id)
 
 
-@pytest.mark.parametrize("on_pending", MODES)
-def test_trial_without_a_score_is_not_cloned(tmp_path, on_pending):
+@pytest.mark.parametrize("mode", MODES)
+def test_trial_without_a_score_is_not_cloned(tmp_path, mode):
     def validate(attempt):
         number = int(attempt.request.trial_id[-1])
         return {"accuracy": number / 10} if number else {"loss": 0.5}
 
-    options = {"trainable": boasting({"accuracy": 0.99}), "param_space": {"lr": 0.1}}
-    base = pbt(quantile_fraction=0.5)
-    ran = sweep(tmp_path, base, on_pending=on_pending, validate=validate, trials=4, **options)
+    plan = Plan(tmp_path, pbt(quantile_fraction=0.5), mode, trials=4).validating(validate)
+    ran = plan.training(boasting({"accuracy": 0.99})).tuning(param_space={"lr": 0.1}).run()
     table = ran.validation.lineage.to_dataframe()
     assert len(table) and ran.trials[0].trial_id not in set(table.donor_id)
     assert (table.score < 0.5).all()
 
 
-@pytest.mark.parametrize("on_pending", MODES)
-def test_scheduler_that_ranks_by_a_training_metric_gets_every_result_in_order(tmp_path, on_pending):
-    ran = sweep(
-        tmp_path,
-        AsyncHyperBandScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2),
-        on_pending=on_pending,
-        validate=lambda attempt: {"accuracy": 0.5},
-        validation_s=lambda attempt: 3.0 if attempt.request.trial_id.endswith("2") else 1.0,
-        trials=4,
-        metric="loss",
-        mode="min",
-    )
+@pytest.mark.parametrize("mode", MODES)
+def test_scheduler_that_ranks_by_a_training_metric_gets_every_result_in_order(tmp_path, mode):
+    base = AsyncHyperBandScheduler(max_t=LENGTH, grace_period=1, reduction_factor=2)
+    plan = Plan(tmp_path, base, mode, trials=4).tuning(metric="loss", mode="min")
+    ran = plan.validating(lambda attempt: {"accuracy": 0.5}, seconds=of_trial(2, 3.0)).run()
     table = tunekit.load(ran.home).decisions
     assert (table.score == 1.0 / table.iteration).all()
     for index in range(4):
@@ -185,18 +170,10 @@ def test_scheduler_that_ranks_by_a_training_metric_gets_every_result_in_order(tm
 
 
 def test_restored_sweep_decides_on_validation_scores_only(tmp_path):
-    def make(folder, **options):
-        return sweep(
-            folder,
-            on_pending="wait",
-            trainable=boasting({"accuracy": 0.99}),
-            validate=lacks_it(0),
-            validation_s=lambda a: 0.2 if a.request.trial_id.endswith("0") else 1.0,
-            trials=2,
-            run=False,
-            stop={"training_iteration": 5},
-            **options,
-        )
+    def make(folder):
+        plan = Plan(folder, mode=Mode.WAIT, trials=2).training(boasting({"accuracy": 0.99}))
+        plan = plan.validating(lacks_it(0), seconds=of_trial(0, 0.2))
+        return plan.tuning(stop={"training_iteration": 5})
 
     for ran, _ in killed_at_each(tmp_path, make, 25, start=14):
         table = tunekit.load(ran.home).decisions
@@ -206,8 +183,8 @@ def test_restored_sweep_decides_on_validation_scores_only(tmp_path):
 
 def test_best_checkpoints_are_kept_by_validation_scores_only(tmp_path):
     keep = CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="accuracy")
-    options = {"trainable": boasting({"accuracy": 0.99}), "validate": lacks_it(9)}
-    [trial] = sweep(tmp_path, trials=1, checkpoint_config=keep, **options).trials
+    plan = Plan(tmp_path, trials=1).training(boasting({"accuracy": 0.99})).validating(lacks_it(9))
+    [trial] = plan.tuning(checkpoint_config=keep).run().trials
     results = trial.run_metadata.checkpoint_manager.best_checkpoint_results
     kept = {one.metrics["training_iteration"]: one.metrics["accuracy"] for one in results}
     assert kept == {7: 0.07, 8: 0.08}
@@ -223,7 +200,7 @@ def test_sweep_continues_after_a_trial_that_ends_before_its_first_checkpoint(tmp
             soon = self.trial_name.endswith("0") and self.steps == 1
             return {**super().step(), **({"done": True} if soon else {})}
 
-    ran = sweep(tmp_path, trainable=EndsSoon, policy=tunekit.EveryIterations(3), trials=4)
+    ran = Plan(tmp_path, trials=4).training(EndsSoon, saves=tunekit.EveryIterations(3)).run()
     assert ran.lengths() == {0: 2, 1: LENGTH, 2: LENGTH, 3: LENGTH}
     assert ran.validated()[0] == {}
 
@@ -233,7 +210,7 @@ def test_metric_that_later_validations_return_is_never_read_from_training(tmp_pa
         more = {"loss": 0.7} if attempt.request.trial_id.endswith("1") else {}
         return {"accuracy": attempt.request.iteration / 100, **more}
 
-    ran = sweep(tmp_path, validate=validate, trials=2, slots=1)
+    ran = Plan(tmp_path, trials=2).training(slots=1).validating(validate).run()
     reports = tunekit.load(ran.home).reports
     first, second = (reports[reports.trial_id == trial.trial_id] for trial in ran.trials)
     assert first["loss"].isna().all() and set(second["loss"]) == {0.7}

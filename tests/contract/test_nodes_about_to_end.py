@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 import tunekit
-from tests.support.contract import check_contract, run
-from tests.support.schedulers import MODES
-from tests.support.sweeps import LENGTH, SavesWhen, sweep
+from tests.support.contract import check_contract
+from tests.support.modes import MODES, Mode
+from tests.support.schedulers import planned
+from tests.support.sweeps import Plan, SavesWhen
+from tests.support.trainables import LENGTH
 from tunekit._ray.capabilities import Capabilities
 from tunekit._ray.ending_processes import EndingProcesses
 from tunekit.core.events import CheckpointSaved, Reported
@@ -44,15 +46,15 @@ def starts_in(events: list[Any]) -> list[Reported]:
     return [event for event in reports if event.report["iterations_since_restore"] == 1]
 
 
-@pytest.mark.parametrize("on_pending", MODES)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", ["fifo", "asha", "hyperband", "pbt"])
 def test_trials_on_an_ending_node_restart_elsewhere_and_repeat_no_iteration(
-    name: str, on_pending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, mode: Mode, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     odd = SavesWhen(lambda trial, result: result["training_iteration"] % 2 == 1)
-    few = {"trials": 3, "validation_slots": 2, "policy": odd if name == "fifo" else None}
+    plan = planned(name, tmp_path, mode, trials=3).validating(slots=2)
     with notice(monkeypatch) as told:
-        ran = run(name, tmp_path, on_pending=on_pending, **few)
+        ran = plan.training(saves=odd if name == "fifo" else None).run()
     check_contract(ran)
     events = events_in(ran.home)
     starts = Count(event.trial_id for event in starts_in(events))
@@ -74,11 +76,8 @@ def test_trial_that_saves_by_itself_leaves_an_ending_node_after_its_next_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Capabilities, "can_save", lambda self, trial: False)
+    twice = SavesWhen(lambda trial, result: result["training_iteration"] in (3, 7))
     with notice(monkeypatch, at=4.5):
-        ran = sweep(
-            tmp_path,
-            trials=1,
-            policy=SavesWhen(lambda trial, result: result["training_iteration"] in (3, 7)),
-        )
+        ran = Plan(tmp_path, trials=1).training(saves=twice).run()
     starts = starts_in(events_in(ran.home))
     assert [event.report["training_iteration"] for event in starts] == [1, 8]

@@ -20,9 +20,11 @@ import tunekit
 from tests.support import schedulers
 from tests.support.journals import read
 from tests.support.kills import run_killed
+from tests.support.modes import Mode
 from tests.support.odd_values import EXCEPTIONS, KEYS, ODD, VALUES, made
 from tests.support.seeds import SCHEDULES
-from tests.support.sweeps import LENGTH, Counting, Ran, rows_of, sweep
+from tests.support.sweeps import Plan, Ran, rows_of
+from tests.support.trainables import LENGTH, Counting
 from tunekit.board.charts import draw_charts
 from tunekit.board.page import render_sections, report_data
 from tunekit.errors import ConfigError
@@ -39,8 +41,12 @@ def copied(value: Any) -> Any:
 
 
 def odd_sweep(
-    folder: Path, report: Any = dict, validated: Any = lambda attempt: {}, **options: Any
-) -> Ran:
+    folder: Path,
+    mode: Mode = Mode.CONTINUE,
+    *,
+    report: Any = dict,
+    validated: Any = lambda attempt: {},
+) -> Plan:
     """A sweep of two trials, the first of which returns odd values."""
 
     class Odd(Counting):
@@ -52,10 +58,8 @@ def odd_sweep(
         odd = validated(attempt) if attempt.request.trial_id.endswith("0") else {}
         return {"accuracy": attempt.request.iteration / 10, **odd}
 
-    known = {"stop": {"training_iteration": ROUNDS}, "settings": {"max_retries": 0}}
-    return sweep(
-        folder, trainable=Odd, validate=validate, trials=2, loggers=True, **known, **options
-    )
+    plan = Plan(folder, mode=mode, trials=2).training(Odd).validating(validate, max_retries=0)
+    return plan.tuning(stop={"training_iteration": ROUNDS}).logging()
 
 
 def can_be_read(ran: Ran) -> tunekit.Sweep:
@@ -92,9 +96,9 @@ def everything() -> dict[str, Any]:
     return own
 
 
-@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
-def test_report_with_every_odd_value_is_recorded_and_its_checkpoint_scored(tmp_path, on_pending):
-    ran = odd_sweep(tmp_path, report=everything, on_pending=on_pending)
+@pytest.mark.parametrize("mode", [Mode.CONTINUE, Mode.WAIT, Mode.WAIT_PAUSED])
+def test_report_with_every_odd_value_is_recorded_and_its_checkpoint_scored(tmp_path, mode):
+    ran = odd_sweep(tmp_path, mode, report=everything).run()
     loaded = can_be_read(ran)
     assert [trial.status for trial in ran.trials] == ["TERMINATED", "TERMINATED"]
     assert len(loaded.reports) == 2 * ROUNDS and set(ran.validated()[0]) == {1, 2, 3}
@@ -113,11 +117,11 @@ ROW = st.dictionaries(
     row=ROW,
     validated=ROW,
     raises=st.none() | st.sampled_from(EXCEPTIONS),
-    on_pending=st.sampled_from(["continue", "wait", "wait-paused"]),
+    mode=st.sampled_from([Mode.CONTINUE, Mode.WAIT, Mode.WAIT_PAUSED]),
     lives=st.lists(st.integers(8, 60), max_size=1),
 )
 def test_killed_sweep_with_odd_values_ends_and_its_files_can_be_read(
-    tmp_path_factory, row, validated, raises, on_pending, lives
+    tmp_path_factory, row, validated, raises, mode, lives
 ):
     def report():
         return {key: copied(made(tree)) for key, tree in row.items()}
@@ -127,8 +131,8 @@ def test_killed_sweep_with_odd_values_ends_and_its_files_can_be_read(
             raise raises()
         return made(validated)
 
-    def make(folder, **options):
-        return odd_sweep(folder, report, returned, on_pending=on_pending, run=False, **options)
+    def make(folder):
+        return odd_sweep(folder, mode, report=report, validated=returned)
 
     ran, _ = run_killed(tmp_path_factory.mktemp("sweep"), make, iter(lives))
     can_be_read(ran)
@@ -139,10 +143,9 @@ class Floats(Counting):
         return {**super().step(), "training_iteration": float(self.steps)}
 
 
-@pytest.mark.parametrize("on_pending", ["auto", "continue", "wait"])
-def test_trial_that_reports_float_iterations_is_scored_at_each_iteration(tmp_path, on_pending):
-    slow = {"on_pending": on_pending, "validation_s": lambda attempt: 3.0}
-    ran = sweep(tmp_path, trainable=Floats, trials=2, **slow)
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.CONTINUE, Mode.WAIT])
+def test_trial_that_reports_float_iterations_is_scored_at_each_iteration(tmp_path, mode):
+    ran = Plan(tmp_path, mode=mode, trials=2).training(Floats).validating(seconds=3.0).run()
     assert [ran.heard.of(index) for index in (0, 1)] == [list(range(1, LENGTH))] * 2
     rows = tunekit.load(ran.home).reports
     assert list(rows["training_iteration"]) == [*range(1, LENGTH + 1)] * 2
@@ -157,7 +160,7 @@ def test_oversized_values_are_recorded_as_their_sizes_and_the_score_counts(tmp_p
     def validated(attempt):
         return pack_result({"pixels": array, "said": {"all": lines}, "tensor": torch.zeros(2**19)})
 
-    ran = odd_sweep(tmp_path, validated=validated)
+    ran = odd_sweep(tmp_path, validated=validated).run()
     rows = can_be_read(ran).reports
     row = rows[rows.trial_id.str.endswith("0")].iloc[-1]
     assert row["accuracy"] == ROUNDS / 10
@@ -186,10 +189,9 @@ WITH_NUMPY = {
 def test_sweep_with_numpy_arguments_of_its_scheduler_can_be_restored_and_read(
     tmp_path, caplog, name
 ):
-    def make(folder: Path, **options: Any) -> Ran:
+    def make(folder: Path) -> Plan:
         space = {"lr": tune.choice([N(1), N(2)])}
-        scheduler = WITH_NUMPY[name]()
-        return sweep(folder, scheduler, param_space=space, trials=5, run=False, **options)
+        return Plan(folder, WITH_NUMPY[name](), trials=5).tuning(param_space=space)
 
     ran, kills = run_killed(tmp_path, make, iter([60]))
     assert kills == 1 and all(trial.status == "TERMINATED" for trial in ran.trials)
@@ -212,7 +214,7 @@ def test_timeout_of_a_report_is_recorded_as_a_float_or_ignored_with_a_warning(
     tmp_path, caplog, seconds, recorded
 ):
     task = train.ValidationTaskConfig(timeout_s=seconds)
-    ran = odd_sweep(tmp_path, lambda: {tunekit.training.VALIDATION_KEY: task})
+    ran = odd_sweep(tmp_path, report=lambda: {tunekit.training.VALIDATION_KEY: task}).run()
     timeouts = [event["timeout_s"] for event in read(ran.home, "checkpoint_saved")]
     assert [one for one in timeouts if one is not None] == [recorded] * ROUNDS * bool(recorded)
     assert ("timeout_s" in caplog.text) == (recorded is None)

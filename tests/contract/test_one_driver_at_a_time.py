@@ -21,9 +21,9 @@ import tunekit
 from tests.support.fakes import FakeClock
 from tests.support.kills import Killed, killed_after
 from tests.support.object_store import Store
-from tests.support.restores import contents, restoring, train, tuner
+from tests.support.restores import contents, train, tuner
 from tests.support.seeds import SCHEDULES
-from tests.support.sweeps import sweep
+from tests.support.sweeps import Plan
 from tunekit.core.events import Reported, SnapshotTaken
 from tunekit.driver.ledger import Ledger
 from tunekit.journal.journal import Journal
@@ -48,10 +48,6 @@ class Elsewhere:
 
 def lock(folder, clock=None, filesystem=LOCAL, on_lost=pytest.fail):
     return DriverLock(filesystem, str(folder), clock or FakeClock(), on_lost)
-
-
-def few(folder, **options):
-    return sweep(folder, trials=3, run=False, **options)
 
 
 @pytest.fixture(params=["local", "remote"])
@@ -316,7 +312,7 @@ def test_driver_whose_process_the_system_hides_counts_as_alive(proc, error, monk
 
 
 def test_sweep_holds_its_lock_until_it_has_ended(tmp_path):
-    ran = few(tmp_path)
+    ran = Plan(tmp_path, trials=3).start()
     for _ in range(30):
         ran.sweep.step()
     driver = driver_of(LOCAL, str(ran.home), FakeClock().time())
@@ -333,21 +329,21 @@ def records_in(home: Path) -> list[dict[str, bytes]]:
 
 @pytest.mark.parametrize("resumes", [False, True], ids=["new", "restored"])
 def test_sweep_in_a_folder_with_a_live_driver_is_refused_and_writes_nothing(tmp_path, resumes):
-    home, options = tmp_path / "sweep", {}
+    home, plan = tmp_path / "sweep", Plan(tmp_path, trials=3)
     if resumes:
         with pytest.raises(Killed), killed_after(60):
-            few(tmp_path, saved_every_s=0.0).sweep.run()
-        options = restoring(home)
+            plan.tuning(saved_every_s=0.0).run()
+        plan = plan.restored()
         (home / LOCK).unlink()
     lock(home).claim()
     before = records_in(home)
     with pytest.raises(tunekit.errors.AlreadyRunningError):
-        few(tmp_path, **options).sweep.run()
+        plan.run()
     assert records_in(home) == before
 
 
 def test_sweep_that_was_taken_over_stops_and_writes_nothing_more(tmp_path):
-    ran = few(tmp_path, saved_every_s=0.0)
+    ran = Plan(tmp_path, trials=3).tuning(saved_every_s=0.0).start()
     for _ in range(20):
         ran.sweep.step()
     home = ran.home

@@ -14,12 +14,13 @@ from optuna.distributions import (
 )
 from optuna.trial import TrialState
 from ray import tune
-from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunekit
 from tests.support import readers, schedulers
 from tests.support.kills import Killed, killed_after
-from tests.support.sweeps import LENGTH, Endless, Ran, sweep
+from tests.support.modes import Mode
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import LENGTH, Endless
 from tunekit._ray.tuner import described_space
 from tunekit.core.parameters import parameters_of
 from tunekit.journal.journal import Journal
@@ -33,14 +34,13 @@ SPACE = {
 }
 
 
-def asha(folder: Path, **options: Any) -> Ran:
-    options = {"trainable": Endless, "trials": 12, "param_space": SPACE, **options}
-    return sweep(folder, schedulers.asha(), **options)
+def asha(folder: Path) -> Plan:
+    return Plan(folder, schedulers.asha(), trials=12).training(Endless)
 
 
-def recorded(folder: Path, base: TrialScheduler, space: dict[str, Any], **options: Any) -> Ran:
+def recorded(plan: Plan, space: dict[str, Any]) -> Ran:
     """Run a sweep that writes down what is searched, as that of a ``tunekit.Tuner`` does."""
-    ran = sweep(folder, base, param_space=space, run=False, **options)
+    ran = plan.tuning(param_space=space).start()
     ran.validation.program.space = described_space(space)
     ran.sweep.run(most=50_000)
     return ran
@@ -48,8 +48,7 @@ def recorded(folder: Path, base: TrialScheduler, space: dict[str, Any], **option
 
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory) -> tuple[Ran, tunekit.Sweep, optuna.Study]:
-    folder = tmp_path_factory.mktemp("asha")
-    ran = recorded(folder, schedulers.asha(), SPACE, trainable=Endless, trials=12)
+    ran = recorded(asha(tmp_path_factory.mktemp("asha")), SPACE)
     sweep = tunekit.load(ran.home)
     return ran, sweep, sweep.to_optuna()
 
@@ -117,8 +116,8 @@ def test_failed_trials_and_trials_without_a_score_have_state_fail_in_the_study(t
         return {"accuracy": float(attempt.request.iteration)}
 
     space = {"fail_at": tune.grid_search([4, 0, 0])}
-    how = {"validate": validate, "settings": {"max_retries": 0}}
-    ran = sweep(tmp_path, trials=1, param_space=space, **how)
+    plan = Plan(tmp_path, trials=1).tuning(param_space=space)
+    ran = plan.validating(validate, max_retries=0).run()
     study = tunekit.load(ran.home).to_optuna()
     outcomes = [(t.state.name, t.value) for t in study.trials]
     assert outcomes == [("FAIL", None), ("FAIL", None), ("COMPLETE", 9.0)]
@@ -127,7 +126,7 @@ def test_failed_trials_and_trials_without_a_score_have_state_fail_in_the_study(t
 
 def test_trials_with_pending_validations_run_in_the_study_of_a_killed_sweep(tmp_path):
     with pytest.raises(Killed), killed_after(60):
-        asha(tmp_path, validation_slots=1)
+        asha(tmp_path).validating(slots=1).tuning(param_space=SPACE).run()
     sweep = tunekit.load(tmp_path / "sweep")
     pending = {row["trial_id"] for row in sweep.timeline.validations if row["ended"] is None}
     running = [t for t in sweep.to_optuna().trials if t.state is TrialState.RUNNING]
@@ -142,7 +141,7 @@ def test_study_has_exploits_and_the_parameters_that_led_to_each_value(tmp_path):
     base = schedulers.pbt(
         hyperparam_mutations=space, quantile_fraction=0.5, resample_probability=0.0
     )
-    loaded = tunekit.load(recorded(tmp_path, base, space, trials=4, on_pending="wait").home)
+    loaded = tunekit.load(recorded(Plan(tmp_path, base, Mode.WAIT, trials=4), space).home)
     study, exploits = loaded.to_optuna(), loaded.lineage.to_dataframe()
     assert len(exploits)
     for trial in study.trials:
@@ -179,7 +178,7 @@ def test_choices_of_compound_values_are_texts_or_flattened_in_the_study(tmp_path
         "optimizer": tune.choice([{"momentum": 0.9}, {"momentum": 0.5}]),
         "limit": tune.choice([float("inf"), None]),
     }
-    ran = recorded(tmp_path, FIFOScheduler(), space, trials=8)
+    ran = recorded(Plan(tmp_path), space)
     study = tunekit.load(ran.home).to_optuna()
     assert study.trials[0].distributions == {
         "widths": CategoricalDistribution(("[8, 8]", "[4]")),

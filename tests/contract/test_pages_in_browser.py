@@ -10,15 +10,17 @@ import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
 import pytest
 import uvicorn
+from playwright.sync_api import Browser, Page, expect
 from ray import tune
 
 import tunekit
-from tests.support.chromium import CHROMIUM, Chromium, Tab, script
+from tests.support.chromium import CHROMIUM, chromium, script
 from tests.support.readers import score, session, trial
 from tests.support.recordings import asha, pbt
 from tunekit.board import serve
@@ -36,14 +38,15 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Chromium]:
-    with Chromium() as browser:
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
         yield browser
 
 
 @pytest.fixture
-def tab(browser) -> Iterator[Tab]:
-    tab = browser.tab()
+def tab(browser) -> Iterator[Page]:
+    tab = browser.new_page(viewport={"width": 1280, "height": 900})
+    tab.set_default_timeout(60_000)
     yield tab
     tab.close()
 
@@ -62,21 +65,24 @@ SPACE = {
     ),
     "label_smoothing": tune.quniform(0.0, 0.2, 0.05),
 }
-SWEEPS = {"asha": lambda folder: asha(folder, trials=16, param_space=SPACE), "pbt": pbt}
+SWEEPS = {
+    "asha": lambda folder: replace(asha(folder), trials=16).tuning(param_space=SPACE),
+    "pbt": pbt,
+}
 
 
 @pytest.fixture(scope="module", params=SWEEPS)
 def page(request, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("sweep")
-    loaded = tunekit.load(SWEEPS[request.param](folder).home)
+    loaded = tunekit.load(SWEEPS[request.param](folder).run().home)
     return write_page(loaded, folder / "report.html")
 
 
 def test_report_has_no_overlapping_cut_or_empty_part_at_any_width(tab, page):
-    tab.open(page)
+    tab.goto(page.as_uri())
     for width in (1280, 800, 500):
-        tab.resize(width)
-        seen = tab.run(script("look"))
+        tab.set_viewport_size({"width": width, "height": 900})
+        seen = tab.evaluate(script("look"))
         assert seen["trouble"] == [], width
         for name, chart in seen["charts"].items():
             assert chart["marks"] > 0 and chart["titles"], f"{name} has nothing in it"
@@ -88,15 +94,15 @@ def test_report_has_no_overlapping_cut_or_empty_part_at_any_width(tab, page):
 def ranked(tmp_path_factory) -> tuple[list[Ranked], Path]:
     """The ranking of a sweep, and its report."""
     folder = tmp_path_factory.mktemp("ranked")
-    loaded = tunekit.load(asha(folder).home)
+    loaded = tunekit.load(asha(folder).run().home)
     return loaded.ranking(), write_page(loaded, folder / "report.html")
 
 
 def test_ranking_table_sorts_filters_and_exports_its_trials(tab, ranked):
     ranking, page = ranked
-    tab.resize(500)
-    tab.open(page)
-    seen = tab.run(script("use"))
+    tab.set_viewport_size({"width": 500, "height": 900})
+    tab.goto(page.as_uri())
+    seen = tab.evaluate(script("use"))
     names = [one.trial_id for one in ranking]
     rates = {one.trial_id: one.config["lr"] for one in ranking}
     assert seen["first"] == seen["back"][0] == names and seen["back"][1] == "none"
@@ -119,21 +125,22 @@ def test_exported_text_that_is_a_spreadsheet_formula_is_quoted(tab, tmp_path):
     journal, formula = session(tmp_path / "sweep"), "=HYPERLINK(1,2)"
     trial(journal, "a", 0.5, lr=-0.001, note=formula, other='say "hi", then\nleave')
     trial(journal, "b", 0.25, lr=0.5, note="@x", other="-5")
-    tab.open(write_page(tunekit.load(tmp_path / "sweep"), tmp_path / "report.html"))
-    table = pd.read_csv(io.StringIO(tab.run(script("export"))["csv"]), dtype=str)
+    page = write_page(tunekit.load(tmp_path / "sweep"), tmp_path / "report.html")
+    tab.goto(page.as_uri())
+    table = pd.read_csv(io.StringIO(tab.evaluate(script("export"))["csv"]), dtype=str)
     assert list(table.note) == [f"'{formula}", "'@x"]
     assert [float(one) for one in table.lr] == [-0.001, 0.5]
     assert table.other[0].split() == ["say", '"hi",', "then", "leave"] and table.other[1] == "-5"
 
 
 def test_printing_the_report_draws_the_charts_that_are_out_of_view(tab, page):
-    tab.resize(1000, 300)
-    tab.open(page)
+    tab.set_viewport_size({"width": 1000, "height": 300})
+    tab.goto(page.as_uri())
     charts = "document.querySelectorAll('.chart').length"
     drawn = "document.querySelectorAll('.chart svg.marks').length"
-    assert tab.run(drawn) < tab.run(charts), "what is out of view waits"
+    assert tab.evaluate(drawn) < tab.evaluate(charts), "what is out of view waits"
     assert tab.pdf().startswith(b"%PDF")
-    assert tab.run(drawn) == tab.run(charts)
+    assert tab.evaluate(drawn) == tab.evaluate(charts)
 
 
 # Charts ----------------------------------------------------------------------------------------
@@ -151,42 +158,54 @@ OUTLINES = "document.querySelectorAll('.outline[data-shown] .line:not([d=\"\"])'
 
 def test_chart_and_ranking_highlight_the_same_trial_and_zoom_is_reset(tab, ranked):
     ranking, page = ranked
-    tab.open(page)
-    tab.box("#chart-validated")  # scrolls there: charts are drawn when they come into view
-    tab.until("!!document.querySelector('#chart-validated svg.marks')")
+    tab.goto(page.as_uri())
+    # Charts are drawn when they come into view.
+    tab.locator("#chart-validated").scroll_into_view_if_needed()
+    chart = tab.locator("#chart-validated svg.marks")
+    chart.wait_for()
     # The curve points at its row.
-    end = tab.run(ENDS)[-1]
-    tab.mouse("mouseMoved", end["x"] + 3, end["y"])
-    [shown] = tab.until(f"{MARKED}.length && {MARKED}")
+    end = tab.evaluate(ENDS)[-1]
+    tab.mouse.move(end["x"] + 3, end["y"])
+    marked = tab.locator("#trials tr[data-marked]")
+    marked.wait_for()
+    shown = marked.get_attribute("data-trial")
     [name] = [one.name for one in ranking if one.trial_id == shown]
-    assert name in tab.run("document.querySelector('#vg-tooltip-element').textContent")
-    assert tab.run(OUTLINES) > 0
+    assert name in tab.text_content("#vg-tooltip-element")
+    assert tab.evaluate(OUTLINES) > 0
     # A click keeps it so, until Escape.
-    tab.drag((end["x"] + 3, end["y"]))
-    tab.mouse("mouseMoved", 2, 2)
-    assert tab.run(MARKED) == [shown]
-    tab.press("Escape")
-    assert tab.run(MARKED) == [] and tab.run(OUTLINES) == 0
+    tab.mouse.click(end["x"] + 3, end["y"])
+    tab.mouse.move(2, 2)
+    assert tab.evaluate(MARKED) == [shown]
+    tab.keyboard.press("Escape")
+    assert tab.evaluate(MARKED) == [] and tab.evaluate(OUTLINES) == 0
     # The row points at its curve, by the keyboard.
     second = ranking[1].trial_id
-    tab.run(f"document.querySelector('#trials tr[data-trial=\"{second}\"] button').focus()")
-    assert tab.run(OUTLINES) > 0 and tab.run(MARKED) == [second]
+    tab.focus(f'#trials tr[data-trial="{second}"] button')
+    assert tab.evaluate(OUTLINES) > 0 and tab.evaluate(MARKED) == [second]
     # Drag to zoom in; the button takes it back.
-    before, reset = tab.run(TICKS), "document.querySelector('[data-reset=validated]')"
-    box = tab.box("#chart-validated svg.marks")
-    parts = [(0.5, 0.45), (0.7, 0.6), (0.9, 0.7)]
-    tab.drag(*((box["x"] + box["width"] * x, box["y"] + box["height"] * y) for x, y in parts))
-    tab.until(f"!{reset}.disabled && String({TICKS}) !== {json.dumps(','.join(before))}")
-    tab.run(f"{reset}.focus()")
-    tab.press("Enter")
-    assert tab.run(f"window.zooming.then(() => {TICKS})") == before
-    assert tab.run(f"{reset}.disabled")
+    before, reset = tab.evaluate(TICKS), tab.locator("[data-reset=validated]")
+    chart.scroll_into_view_if_needed()
+    box = chart.bounding_box()
+    begin, *others = [
+        (box["x"] + box["width"] * x, box["y"] + box["height"] * y)
+        for x, y in [(0.5, 0.45), (0.7, 0.6), (0.9, 0.7)]
+    ]
+    tab.mouse.move(*begin)
+    tab.mouse.down()
+    for point in others:
+        tab.mouse.move(*point)
+    tab.mouse.up()
+    expect(reset).to_be_enabled()
+    assert tab.evaluate(f"window.zooming.then(() => {TICKS})") != before
+    reset.press("Enter")
+    assert tab.evaluate(f"window.zooming.then(() => {TICKS})") == before
+    assert reset.is_disabled()
 
 
 def test_each_chart_of_the_report_is_saved_as_a_png_of_its_name(tab, page):
-    tab.open(page)
-    found = tab.run(script("save"))
-    assert len(found) == tab.run("document.querySelectorAll('.chart').length")
+    tab.goto(page.as_uri())
+    found = tab.evaluate(script("save"))
+    assert len(found) == tab.evaluate("document.querySelectorAll('.chart').length")
     for name, (file, data) in found.items():
         picture = base64.b64decode(data)
         width, height = struct.unpack(">II", picture[16:24])
@@ -209,29 +228,24 @@ SERIOUS = """({violations}) => violations
 def test_axe_finds_no_serious_violation_in_light_and_dark_mode(tab, page):
     def violations(*rules: str) -> list[str]:
         only = json.dumps({"runOnly": rules} if rules else {})
-        found: list[str] = tab.run(f"axe.run({only}).then({SERIOUS})")
+        found: list[str] = tab.evaluate(f"axe.run({only}).then({SERIOUS})")
         return found
 
-    tab.prefer("light")
-    tab.open(page)
-    tab.run("window.drawAll()")
-    tab.run(f"{Path(AXE.origin).with_name('axe.min.js').read_text()}; 0")
+    tab.emulate_media(color_scheme="light")
+    tab.goto(page.as_uri())
+    tab.evaluate("window.drawAll()")
+    tab.add_script_tag(path=Path(AXE.origin).with_name("axe.min.js"))
     assert violations() == []
-    tab.run("document.querySelector('button.trial').click()")
-    tab.until("document.querySelector('dialog').open")
+    tab.locator("button.trial").first.click()
+    tab.locator("dialog").wait_for()
     assert violations() == []
-    tab.prefer("dark")
+    tab.emulate_media(color_scheme="dark")
     assert violations("color-contrast") == [], "of the trial"
-    tab.run("document.querySelector('dialog').close()")
+    tab.evaluate("document.querySelector('dialog').close()")
     assert violations("color-contrast") == []
 
 
 # The live page ----------------------------------------------------------------------------------
-
-
-CHART = "document.querySelector('#chart-validated')"
-DRAWN = f"({CHART}?.scrollIntoView(), !!{CHART}?.querySelector('svg.marks'))"
-POINTS = "document.querySelectorAll('#chart-validated .mark-symbol.role-mark path').length"
 
 
 @contextmanager
@@ -250,8 +264,8 @@ def serving(folder: Path, port: int = 0) -> Iterator[int]:
         thread.join()
 
 
-def best_is(name: str) -> str:
-    return f"document.querySelector('.verdict b')?.textContent === '{name}'"
+def wait_for_best(tab: Page, name: str) -> None:
+    tab.locator(".verdict b").get_by_text(name, exact=True).wait_for()
 
 
 def test_open_live_page_follows_its_sweep_over_restarts_of_driver_and_server(tab, tmp_path):
@@ -262,26 +276,29 @@ def test_open_live_page_follows_its_sweep_over_restarts_of_driver_and_server(tab
         trial(journal, name, n / 10 if name in "ab" else None, lr=0.4 - n / 10, **config)
     score(journal, "d", 1, None, reason="no data")
     [key] = Catalogue([str(home.parent)]).find()
-    tab.resize(800)
+    tab.set_viewport_size({"width": 800, "height": 900})
     with serving(home.parent) as port:
-        tab.send("Page.addScriptToEvaluateOnNewDocument", source=script("listen"))
-        address = f"http://127.0.0.1:{port}/sweeps/{key}?token={TOKEN}"
-        tab.send("Page.navigate", url=address)
-        tab.until(best_is("b"))
-        tab.until(DRAWN, 60)
-        tab.run(script("choose"))
-        chosen = tab.run(script("state"))
+        tab.add_init_script(script("listen"))
+        tab.goto(f"http://127.0.0.1:{port}/sweeps/{key}?token={TOKEN}")
+        wait_for_best(tab, "b")
+        tab.locator("#chart-validated").scroll_into_view_if_needed()
+        tab.locator("#chart-validated svg.marks").wait_for()
+        tab.evaluate(script("choose"))
+        chosen = tab.evaluate(script("state"))
         assert chosen["order"] == ["d", "c", "b"] and "ascending" in chosen["sorted"]
         assert chosen["focused"] == "filter-trials" and chosen["scroll"] == 40
         score(journal, "c", 1, 0.9)
         score(journal, "c", 2, 0.8)
-        tab.until(best_is("c"), 60)
-        tab.until(f"{POINTS} >= 4", 60)
-        assert tab.run(script("state")) == chosen and chosen["same"], "each row is the very same"
+        wait_for_best(tab, "c")
+        points = tab.locator("#chart-validated .mark-symbol.role-mark path")
+        points.nth(3).wait_for(state="attached")
+        assert tab.evaluate(script("state")) == chosen and chosen["same"], (
+            "each row is the very same"
+        )
     # The driver is killed, and the sweep restored; meanwhile the server is restarted.
     score(session(home, begins=False), "a", 2, 0.95)
     with serving(home.parent, port):
-        tab.until(best_is("a"), 60)
-        back = tab.run(script("state"))
+        wait_for_best(tab, "a")
+        back = tab.evaluate(script("state"))
         assert back["order"] == chosen["order"] and back["wide"] == 0
-        assert tab.run("trouble") == [], "nothing was refused by the page's policy"
+        assert tab.evaluate("trouble") == [], "nothing was refused by the page's policy"

@@ -14,9 +14,11 @@ from ray.tune.schedulers import PopulationBasedTraining
 import tunekit
 from tests.support.contract import check_contract, lags
 from tests.support.journals import read
+from tests.support.modes import Mode
 from tests.support.schedulers import PB2_SEARCH, pb2, pb2_module, pbt, seed_all, space
 from tests.support.seeds import seeds
-from tests.support.sweeps import Endless, Ran, sweep
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import Endless
 from tests.support.versioned import Versioned, Versions, score_of, version_at
 from tunekit.policies import AtDecisions
 
@@ -28,24 +30,13 @@ def validate(attempt):
     return {"accuracy": score_of(version_at(attempt.request.path))}
 
 
-def run(folder: Path, *, seed: int = 0, base: Any = None, **options) -> tuple[Ran, Versions]:
+def population(
+    folder: Path, base: Any, mode: Mode = Mode.CONTINUE, *, trials: int = 8, seed: int = 0
+) -> Plan:
     seed_all(seed)
-    versions = Versions()
-    ran = sweep(
-        folder,
-        base or pbt(synch=options.pop("synch", False)),
-        **{
-            "trainable": Versioned,
-            "validate": validate,
-            "seed": seed,
-            "validation_s": lags(seed, 10.0),
-            "later_callbacks": (versions,),
-            "stop": {"training_iteration": 24},
-            **space(),
-            **options,
-        },
-    )
-    return ran, versions
+    plan = Plan(folder, base, mode, trials=trials, seed=seed).training(Versioned)
+    plan = plan.validating(validate, seconds=lags(seed, 10.0))
+    return plan.tuning(stop={"training_iteration": 24}, **space())
 
 
 def check_exact(ran: Ran, versions: Versions) -> int:
@@ -60,21 +51,26 @@ def check_exact(ran: Ran, versions: Versions) -> int:
 
 
 @pytest.mark.parametrize(
-    ("on_pending", "options"),
+    ("mode", "synch", "when"),
     [
-        *((mode, {}) for mode in ("continue", "wait", "wait-paused")),
-        *((mode, {"synch": True, "slots": 4}) for mode in ("wait", "wait-paused")),
-        ("continue", {"settings": {"when": "decisions"}, "policy": AtDecisions()}),
+        *((mode, False, 1) for mode in (Mode.CONTINUE, Mode.WAIT, Mode.WAIT_PAUSED)),
+        *((mode, True, 1) for mode in (Mode.WAIT, Mode.WAIT_PAUSED)),
+        (Mode.CONTINUE, False, "decisions"),
     ],
 )
 def test_clone_continues_from_the_scored_checkpoint_with_the_donors_configuration(
-    tmp_path, on_pending, options
+    tmp_path, mode, synch, when
 ):
     runs, exact = seeds(1), 0
     donors: list[tuple[int, str, int, int]] = []
     for seed in runs:
-        ran, versions = run(
-            tmp_path / str(seed), seed=seed, on_pending=on_pending, trials=8, **options
+        versions, saves = Versions(), AtDecisions() if when == "decisions" else None
+        ran = (
+            population(tmp_path / str(seed), pbt(synch=synch), mode, seed=seed)
+            .training(slots=4 if synch else None, saves=saves)
+            .validating(when=when)
+            .calling(last=(versions,))
+            .run()
         )
         check_contract(ran)
         exact += check_exact(ran, versions)
@@ -90,7 +86,7 @@ def test_clone_continues_from_the_scored_checkpoint_with_the_donors_configuratio
 
 
 def test_late_score_of_a_former_generation_does_not_reach_the_scheduler(tmp_path):
-    ran, _ = run(tmp_path, seed=1, trials=8)
+    ran = population(tmp_path, pbt(), seed=1).run()
     late = 0
     for index, scores in ran.scores().items():
         told = ran.heard.places(index)
@@ -103,8 +99,8 @@ def test_pb2_clones_with_hyperparameters_of_its_own_search(tmp_path, monkeypatch
     """The other tests leave out its search, which is slow."""
     monkeypatch.setattr(pb2_module, "_select_config", PB2_SEARCH)
     seed_all(1)
-    short = {"trials": 4, "stop": {"training_iteration": 5}, "on_pending": "wait"}
-    ran = sweep(tmp_path, pb2(tmp_path), trainable=Endless, **short, **space())
+    plan = Plan(tmp_path, pb2(tmp_path), Mode.WAIT, trials=4).training(Endless)
+    ran = plan.tuning(stop={"training_iteration": 5}, **space()).run()
     exploits = list(ran.validation.ledger.state.ancestry)
     assert exploits and all(0 <= exploit.config["lr"] <= 1 for exploit in exploits)
     assert set(ran.lengths().values()) == {5}
@@ -160,13 +156,11 @@ class Tournament(PopulationBasedTraining):
 
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("waits", ["NOOP", "PAUSE"])
-@pytest.mark.parametrize("on_pending", ["auto", "wait", "continue"])
-def test_scheduler_derived_from_pbt_clones_the_checkpoint_that_it_ranked(
-    tmp_path, waits, on_pending
-):
-    base, end = Tournament(waits), {"training_iteration": 7}
-    late = {"on_pending": on_pending, "validation_s": lambda attempt: 1.5}
-    ran, versions = run(tmp_path, base=base, trials=4, stop=end, **late)
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.WAIT, Mode.CONTINUE])
+def test_scheduler_derived_from_pbt_clones_the_checkpoint_that_it_ranked(tmp_path, waits, mode):
+    base, versions = Tournament(waits), Versions()
+    plan = population(tmp_path, base, mode, trials=4).validating(seconds=1.5)
+    ran = plan.tuning(stop={"training_iteration": 7}).calling(last=(versions,)).run()
     check_contract(ran)
     assert check_exact(ran, versions) == base.matches > 4
     assert set(ran.lengths().values()) == {7}

@@ -17,7 +17,9 @@ from ray.tune.progress_reporter import JupyterNotebookReporter, TuneReporterBase
 from ray.tune.utils.log import Verbosity, set_verbosity
 
 import tunekit
-from tests.support.sweeps import Counting, Ran, quality, sweep
+from tests.support.modes import Mode
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import Counting, quality
 from tunekit._ray import progress
 from tunekit._ray.progress import reporting
 from tunekit.core.metrics import VALIDATED_AT
@@ -52,14 +54,13 @@ def test_terminal_table_has_the_newest_scores_and_counts_running_validations(tmp
     # It knows when the sweep began, as ``Tuner.fit`` lets it know.
     reporter.setup = partial(reporter.setup, start_time=0.0, total_samples=2)
     reporter._heartbeat_freq = 0
-    ran = sweep(
-        tmp_path,
-        trials=1,
-        param_space=SPACE,
-        policy=tunekit.EveryIterations(2),
-        validation_s=lambda attempt: 2.5,
-        more_callbacks=(reporter,),
-        run=False,
+    ran = (
+        Plan(tmp_path, trials=1)
+        .training(saves=tunekit.EveryIterations(2))
+        .validating(seconds=2.5)
+        .tuning(param_space=SPACE)
+        .calling(reporter)
+        .start()
     )
 
     def heartbeat() -> str:
@@ -82,10 +83,9 @@ def test_terminal_table_has_the_newest_scores_and_counts_running_validations(tmp
         assert "loss" in row and "generation" not in row
 
 
-@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-def test_progress_counts_trials_that_all_wait_for_scores(tmp_path, on_pending):
-    slow = {"on_pending": on_pending, "validation_s": lambda attempt: 30.0}
-    ran = sweep(tmp_path, trials=3, run=False, **slow)
+@pytest.mark.parametrize("mode", [Mode.WAIT, Mode.WAIT_PAUSED])
+def test_progress_counts_trials_that_all_wait_for_scores(tmp_path, mode):
+    ran = Plan(tmp_path, mode=mode, trials=3).validating(seconds=30.0).start()
 
     def all_wait() -> bool:
         lines = ran.validation.run.progress() if ran.validation.run else []
@@ -105,11 +105,13 @@ def legacy(monkeypatch):
     set_verbosity(0)
 
 
-def with_reporter(folder: Path, verbose: int, **options: Any) -> tuple[Ran, TuneReporterBase]:
+def slow(folder: Path) -> Plan:
+    return Plan(folder, trials=1).validating(seconds=3.0).tuning(param_space=SPACE)
+
+
+def with_reporter(plan: Plan, verbose: int) -> tuple[Ran, TuneReporterBase]:
     """A sweep, and the reporter that Tune is given for it."""
-    run_config = tune.RunConfig(verbose=verbose)
-    slow = {"validation_s": lambda attempt: 3.0, "run": False}
-    ran = sweep(folder, trials=1, param_space=SPACE, **slow, **options)
+    run_config, ran = tune.RunConfig(verbose=verbose), plan.start()
     with reporting(run_config) as reporter:
         assert run_config.progress_reporter is reporter
         ran.validation.reporter = reporter
@@ -133,8 +135,8 @@ class Reporting(Counting):
 
 @pytest.mark.usefixtures("legacy")
 def test_legacy_table_has_validation_scores_and_no_training_values_of_their_name(tmp_path, capsys):
-    policy = tunekit.EveryIterations(2)
-    ran, reporter = with_reporter(tmp_path, 3, trainable=Reporting, policy=policy)
+    plan = slow(tmp_path).training(Reporting, saves=tunekit.EveryIterations(2))
+    ran, reporter = with_reporter(plan, 3)
     ran.sweep.step()
     report(ran, reporter)
     printed = capsys.readouterr().out
@@ -154,7 +156,7 @@ def test_notebook_table_has_the_newest_scores_and_counts_validations(tmp_path, m
     for module in (progress, progress_reporter):
         monkeypatch.setattr(module, "IS_NOTEBOOK", True)
     monkeypatch.setattr(JupyterNotebookReporter, "display", lambda self, html: shown.append(html))
-    ran, reporter = with_reporter(tmp_path, 1)
+    ran, reporter = with_reporter(slow(tmp_path), 1)
     ran.sweep.run()
     report(ran, reporter)
     assert "18 validated" in shown[-1] and f"{quality(0, 9):.6g}" in shown[-1]

@@ -15,9 +15,11 @@ from ray.tune.search import ConcurrencyLimiter, Searcher
 import tunekit
 from tests.support.contract import check_contract
 from tests.support.fakes import FakeClock
-from tests.support.local_sweep import LocalSweep
-from tests.support.schedulers import MODES, promotion
-from tests.support.sweeps import Endless, Ran, index_of, quality, sweep
+from tests.support.local_sweep import LocalSweep, index_of
+from tests.support.modes import MODES, Mode
+from tests.support.schedulers import promotion
+from tests.support.sweeps import Plan
+from tests.support.trainables import Endless, quality
 from tunekit.core.events import TrialAdded, TrialEnded
 from tunekit.journal.journal import events_in
 
@@ -122,33 +124,18 @@ def test_sweep_with_few_concurrent_trials_runs_all_and_promotes_one_to_the_end(t
     assert max(lengths(ran).values()) == 9
 
 
-def limited(folder: Path, most: int, **options: Any) -> Ran:
+def limited(folder: Path, mode: Mode, most: int) -> Plan:
     """Twelve trials, of which so many may be unfinished at a time."""
-    ran = sweep(
-        folder,
-        promotion(),
-        trainable=Endless,
-        trials=12,
-        max_concurrent=most,
-        stop={"training_iteration": 20},
-        **options,
-    )
-    check_contract(ran)
-    return ran
+    plan = Plan(folder, promotion(), mode, trials=12).training(Endless)
+    return plan.tuning(max_concurrent=most, stop={"training_iteration": 20})
 
 
-@pytest.mark.parametrize("on_pending", MODES)
-def test_paused_trials_are_removed_one_at_a_time_and_only_at_the_limit_of_trials(
-    tmp_path, on_pending
-):
+@pytest.mark.parametrize("mode", MODES)
+def test_paused_trials_are_removed_one_at_a_time_and_only_at_the_limit_of_trials(tmp_path, mode):
     """Also if a trial takes a while to end because it is saving."""
-    ran = limited(
-        tmp_path,
-        4,
-        on_pending=on_pending,
-        validation_s=lambda attempt: 1.5,
-        training_s=lambda trial, method: {"train": 1.0, "save": 4.2}.get(method, 0.0),
-    )
+    plan = limited(tmp_path, mode, 4).training(seconds={"train": 1.0, "save": 4.2})
+    ran = plan.validating(seconds=1.5).run()
+    check_contract(ran)
     added, ended, made_room = set(), set(), 0
     for event in events_in(ran.home):
         match event:
@@ -163,7 +150,9 @@ def test_paused_trials_are_removed_one_at_a_time_and_only_at_the_limit_of_trials
 
 
 def test_removed_trials_are_the_worst_of_the_lowest_rung(tmp_path):
-    ran = limited(tmp_path, 6, on_pending="wait-paused", validation_s=lambda attempt: 5.0, slots=6)
+    plan = limited(tmp_path, Mode.WAIT_PAUSED, 6).training(slots=6)
+    ran = plan.validating(seconds=5.0).run()
+    check_contract(ran)
     first_six = [scores for index, scores in ran.validated().items() if index < 6]
     stopped = [scores[1] for scores in first_six if max(scores) == 1]
     continued = [scores[1] for scores in first_six if max(scores) > 1]

@@ -23,7 +23,7 @@ from tests.support.fakes import FakeClock
 from tests.support.readers import session, validate_here
 from tests.support.recordings import asha, grown, killed, pbt
 from tests.support.seeds import seeds
-from tests.support.sweeps import Ran, rows_of, sweep
+from tests.support.sweeps import Plan, Ran, rows_of
 from tunekit.board.page import render_report
 from tunekit.core.events import Reported, TrialAdded
 from tunekit.core.validation import Attempt
@@ -89,7 +89,7 @@ class Raw:
 
 @pytest.fixture(params=[asha, pbt], ids=["asha", "pbt"], scope="module")
 def both(request, tmp_path_factory) -> tuple[Raw, tunekit.Sweep]:
-    ran = request.param(tmp_path_factory.mktemp("both"))
+    ran = request.param(tmp_path_factory.mktemp("both")).run()
     raw = Raw(ran)
     return raw, tunekit.load(raw.home)
 
@@ -265,8 +265,8 @@ class WithSecret(ray.tune.search.Searcher):
 
 def test_secrets_of_searcher_and_runtime_env_are_in_neither_journal_nor_report(tmp_path):
     remote = {"num_cpus": 2, "runtime_env": {"env_vars": {"KEY": "sk-secret"}}}
-    settings = {"ray_remote_kwargs": remote}
-    ran = sweep(tmp_path, trials=1, search_alg=WithSecret(), settings=settings)
+    plan = Plan(tmp_path, trials=1).validating(ray_remote_kwargs=remote)
+    ran = plan.tuning(search_alg=WithSecret()).run()
     loaded = tunekit.load(ran.home)
     assert loaded.sessions[0]["validation"]["resources"] == {"num_cpus": 2}
     assert loaded.sessions[0]["search_alg"] == {"type": "WithSecret", "settings": {}}
@@ -277,12 +277,11 @@ def test_secrets_of_searcher_and_runtime_env_are_in_neither_journal_nor_report(t
 @pytest.mark.parametrize("mode", ["min", "max"])
 def test_infinite_scores_are_neither_ranked_nor_drawn(tmp_path, mode):
     scores = [0.5, math.inf, 0.7, 0.7]
-    ran = sweep(
-        tmp_path,
-        trials=1,
-        param_space={"lr": tune.grid_search([1, 1.0, 0.1, 5])},
-        validate=lambda a: {"accuracy": scores[int(a.request.trial_id[-1])]},
-        mode=mode,
+    ran = (
+        Plan(tmp_path, trials=1)
+        .validating(lambda a: {"accuracy": scores[int(a.request.trial_id[-1])]})
+        .tuning(param_space={"lr": tune.grid_search([1, 1.0, 0.1, 5])}, mode=mode)
+        .run()
     )
     loaded = tunekit.load(ran.home)
     ranked = [one.best_value for one in loaded.ranking()]
@@ -298,7 +297,7 @@ def two_metrics(attempt: Attempt) -> dict[str, Any]:
 
 
 def test_python_in_the_report_loads_the_best_checkpoint(tmp_path, monkeypatch):
-    ran = sweep(tmp_path / "my sweeps", trials=2, validate=two_metrics)
+    ran = Plan(tmp_path / "my sweeps", trials=2).validating(two_metrics).run()
     monkeypatch.chdir(tmp_path)
     filesystem = pyarrow.fs.LocalFileSystem()
     for options in (
@@ -313,7 +312,7 @@ def test_python_in_the_report_loads_the_best_checkpoint(tmp_path, monkeypatch):
 
 
 def test_sweep_is_ranked_by_another_metric_if_it_is_passed_with_its_mode(tmp_path):
-    home = sweep(tmp_path, trials=2, validate=two_metrics).home
+    home = Plan(tmp_path, trials=2).validating(two_metrics).run().home
     assert set(tunekit.load(home).trials.best) == {0.5}
     other = tunekit.load(home, metric="error/top5", mode="min")
     assert set(other.trials.best) == {0.1} and set(other.trials["last"]) == {0.9}
@@ -323,7 +322,7 @@ def test_sweep_is_ranked_by_another_metric_if_it_is_passed_with_its_mode(tmp_pat
 
 
 def test_report_of_a_sweep_without_metric_has_no_ranking_unless_one_is_passed(tmp_path):
-    ran = sweep(tmp_path, trials=2, metric=None, mode=None)
+    ran = Plan(tmp_path, trials=2).tuning(metric=None, mode=None).run()
     for options, places in (({}, []), ({"metric": "accuracy", "mode": "max"}, ["1", "2"])):
         page = render_report(tunekit.load(ran.home, **options))
         assert re.findall(r'data-trial="\w+"><td>(\d+)</td>', page) == places
@@ -343,7 +342,11 @@ def same(one: tunekit.Sweep, other: tunekit.Sweep) -> None:
     assert one.sessions == other.sessions
 
 
-@pytest.mark.parametrize("make", [asha, pbt, killed], ids=["asha", "pbt", "killed"])
+@pytest.mark.parametrize(
+    "make",
+    [lambda folder: asha(folder).run(), lambda folder: pbt(folder).run(), killed],
+    ids=["asha", "pbt", "killed"],
+)
 @pytest.mark.parametrize("seed", seeds(1))
 def test_followed_sweep_equals_load_wherever_the_journal_is_cut(make, seed, tmp_path):
     source = make(tmp_path / "source").home
@@ -401,7 +404,7 @@ def test_followed_sweep_takes_the_metric_of_its_newest_session(tmp_path, followe
 
 def test_followed_sweep_shows_later_validations_of_its_checkpoints(tmp_path, monkeypatch):
     validate_here(monkeypatch)
-    home = sweep(tmp_path, trials=1).home
+    home = Plan(tmp_path, trials=1).run().home
     clock = FakeClock()
     follower = Follower(pyarrow.fs.LocalFileSystem(), str(home), clock=clock)
     follower.poll()

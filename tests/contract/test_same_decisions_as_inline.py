@@ -15,14 +15,17 @@ from ray.tune.schedulers import (
     TrialScheduler,
 )
 
-import tunekit
 from tests.support.fakes import FakeClock
-from tests.support.local_sweep import LocalSweep, NotOver
+from tests.support.heard import Heard, listen
+from tests.support.local_sweep import LocalSweep, NotOver, index_of
+from tests.support.modes import Mode
 from tests.support.schedulers import CASES, asha, median, pbt, seed_all, space
 from tests.support.seeds import seeds
-from tests.support.sweeps import Counting, Endless, Heard, index_of, listen, quality, sweep
+from tests.support.sweeps import Plan
+from tests.support.trainables import Counting, Endless, quality
 from tunekit.core.halving import milestones
 from tunekit.core.validation import Attempt
+from tunekit.policies import AtDecisions
 from tunekit.schedulers import PromotionASHA
 
 SCHEDULERS = {
@@ -97,9 +100,9 @@ def run_inline(folder, base, trainable, seed, trials, slots, *, takes_time=True)
 @pytest.mark.sampled(5)
 @pytest.mark.parametrize("trainable", [Counting, Endless])
 @pytest.mark.parametrize("name", SCHEDULERS)
-@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
+@pytest.mark.parametrize("mode", [Mode.WAIT, Mode.WAIT_PAUSED])
 def test_scheduler_with_wait_decides_exactly_as_with_inline_validation(
-    tmp_path, name, on_pending, trainable
+    tmp_path, name, mode, trainable
 ):
     decided = 0
     for seed in seeds(1):
@@ -107,23 +110,17 @@ def test_scheduler_with_wait_decides_exactly_as_with_inline_validation(
         # A trial that pauses, or ends by itself, makes room for the next one before its score is
         # there; the order of arrival is the same as inline only where that does not matter.
         ended_by_scheduler = trainable is Endless and name.startswith("asha")
-        slots = 4 if on_pending == "wait" and ended_by_scheduler else trials
+        slots = 4 if mode is Mode.WAIT and ended_by_scheduler else trials
         inline, lengths, configs = run_inline(
             tmp_path / f"inline{seed}", SCHEDULERS[name](), trainable, seed, trials, slots
         )
         seed_all(seed)
-        beside = sweep(
-            tmp_path / f"beside{seed}",
-            SCHEDULERS[name](),
-            on_pending=on_pending,
-            trainable=trainable,
-            trials=trials,
-            seed=seed,
-            slots=slots,
-            training_s=training_s(seed),
-            validation_s=validation_s(seed),
-            stop={"training_iteration": 30},
-            **space(),
+        beside = (
+            Plan(tmp_path / f"beside{seed}", SCHEDULERS[name](), mode, trials=trials, seed=seed)
+            .training(trainable, seconds=training_s(seed), slots=slots)
+            .validating(seconds=validation_s(seed))
+            .tuning(stop={"training_iteration": 30}, **space())
+            .run()
         )
         assert beside.heard.results == inline.results, seed
         assert {index_of(t): t.config for t in beside.trials} == configs
@@ -227,19 +224,12 @@ def test_scheduler_with_when_decisions_decides_as_inline_and_uses_every_score(tm
         compared += 1
         used = watch(few)
         seed_all(seed)
-        ran = sweep(
-            tmp_path / f"few{seed}",
-            few,
-            on_pending="wait",
-            trainable=trainable,
-            trials=5,
-            seed=seed,
-            training_s=training_s(seed),
-            validation_s=lambda attempt: 0.0,
-            settings={"when": "decisions"},
-            policy=tunekit.policies.AtDecisions(),
-            stop={"training_iteration": 30},
-            **space(),
+        ran = (
+            Plan(tmp_path / f"few{seed}", few, Mode.WAIT, trials=5, seed=seed)
+            .training(trainable, seconds=training_s(seed), saves=AtDecisions())
+            .validating(seconds=0.0, when="decisions")
+            .tuning(stop={"training_iteration": 30}, **space())
+            .run()
         )
         assert decisions(ran.heard) == decisions(inline), seed
         assert ran.lengths() == lengths and books(few) == books(stock), seed

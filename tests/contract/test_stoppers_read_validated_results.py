@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ import tunekit
 from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.kills import killed_at_each
-from tests.support.sweeps import Endless, Ran, sweep
+from tests.support.modes import Mode
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import Endless
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
 
 pytestmark = pytest.mark.sampled(2)
 
-every_way = pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
+every_way = pytest.mark.parametrize("mode", [Mode.CONTINUE, Mode.WAIT, Mode.WAIT_PAUSED])
 #: When a trial ends that nothing stops.
 END = 12
 
@@ -57,10 +60,9 @@ def rises_to(most: int) -> Callable[[Attempt], dict[str, Any]]:
     return validate
 
 
-def stopped(folder: Path, stop: Any, **options: Any) -> Ran:
-    given = {"trials": 2, "trainable": Net, "on_pending": "wait"}
-    given |= {"validate": rises_to(4), "listening": False, "stop": stop}
-    return sweep(folder, **{**given, **options})
+def stopped_by(stop: Any, folder: Path, mode: Mode = Mode.WAIT, *, trials: int = 2) -> Plan:
+    plan = Plan(folder, mode=mode, trials=trials).training(Net)
+    return plan.validating(rises_to(4)).tuning(stop=stop)
 
 
 def lengths(ran: Ran) -> set[int]:
@@ -86,18 +88,12 @@ def plateau(metric: str = "accuracy") -> TrialPlateauStopper:
     ids=["fifo", "asha"],
 )
 def test_trial_plateau_stopper_stops_a_trial_at_a_plateau_of_validation_scores(
-    tmp_path, on_pending, base, trainable
+    tmp_path, mode, base, trainable
 ):
-    ran = stopped(
-        tmp_path,
-        plateau(),
-        base=base(),
-        on_pending=on_pending,
-        trainable=trainable,
-        validation_s=lambda attempt: 1.5,
-    )
+    plan = replace(stopped_by(plateau(), tmp_path, mode), base=base())
+    ran = plan.training(trainable).validating(seconds=1.5).run()
     assert stops(ran) == {6}, "0.4 at 4, 5 and 6"
-    assert lengths(ran) == {6} or (on_pending == "continue" and max(lengths(ran)) < END)
+    assert lengths(ran) == {6} or (mode is Mode.CONTINUE and max(lengths(ran)) < END)
     check_journal(events_in(ran.home))
 
 
@@ -126,7 +122,7 @@ def swallows(trial_id: str, result: dict[str, Any]) -> bool:
 def test_function_that_reads_a_validated_metric_stops_a_trial_by_its_score(
     tmp_path, function, trainable
 ):
-    assert stops(stopped(tmp_path, function, trainable=trainable)) == {3}
+    assert stops(stopped_by(function, tmp_path).training(trainable).run()) == {3}
 
 
 def either(trial_id: str, result: dict[str, Any]) -> bool:
@@ -134,19 +130,20 @@ def either(trial_id: str, result: dict[str, Any]) -> bool:
 
 
 def test_function_that_cannot_handle_a_missing_score_stops_no_trial_before_the_score(tmp_path):
-    known, every_second = {0.2: False, 0.4: True}, {"policy": tunekit.EveryIterations(2)}
-    ran = stopped(tmp_path, lambda trial_id, row: known[row["accuracy"]], **every_second)
+    known = {0.2: False, 0.4: True}
+    plan = stopped_by(lambda trial_id, row: known[row["accuracy"]], tmp_path)
+    ran = plan.training(saves=tunekit.EveryIterations(2)).run()
     assert stops(ran) == lengths(ran) == {4}
 
 
 @every_way
-def test_function_of_score_and_iteration_stops_at_the_first_that_is_reached(tmp_path, on_pending):
-    options = {"on_pending": on_pending, "policy": tunekit.EveryIterations(4)}
-    ran = stopped(tmp_path / "report", either, **options)
+def test_function_of_score_and_iteration_stops_at_the_first_that_is_reached(tmp_path, mode):
+    plan = stopped_by(either, tmp_path / "report", mode)
+    plan = plan.training(saves=tunekit.EveryIterations(4))
+    ran = plan.run()
     assert lengths(ran) == {7} and stops(ran) == set(), "0.4 at 4; 7 has no checkpoint"
-    scores = {"validate": lambda attempt: {"accuracy": 0.9}}
-    ran = stopped(tmp_path / "first", either, **scores, **options)
-    assert stops(ran) == {4}
+    plan = replace(plan, folder=tmp_path / "first")
+    assert stops(plan.validating(lambda attempt: {"accuracy": 0.9}).run()) == {4}
 
 
 @pytest.mark.parametrize(
@@ -160,17 +157,14 @@ def test_function_of_score_and_iteration_stops_at_the_first_that_is_reached(tmp_
     ids=["not-below", "not-between", "not-within", "or-iteration"],
 )
 def test_condition_that_depends_on_the_score_does_not_stop_a_trial_before_its_score(tmp_path, stop):
-    ran = stopped(tmp_path, stop, policy=tunekit.EveryIterations(4))
+    ran = stopped_by(stop, tmp_path).training(saves=tunekit.EveryIterations(4)).run()
     assert min(lengths(ran)) >= 8, "0.4 at 4, 0.8 at 8"
 
 
 def test_stopper_of_training_metrics_stops_a_trial_at_its_report(tmp_path):
-    ran = stopped(
-        tmp_path,
-        [tune.stopper.FunctionStopper(lambda _, r: r["eval"]["loss"] < 1 and r["loss"] < 0.3)],
-        policy=tunekit.EveryIterations(3),
-        validate=lambda attempt: {"accuracy": 0.1},
-    )
+    stop = tune.stopper.FunctionStopper(lambda _, r: r["eval"]["loss"] < 1 and r["loss"] < 0.3)
+    plan = stopped_by([stop], tmp_path).training(saves=tunekit.EveryIterations(3))
+    ran = plan.validating(lambda attempt: {"accuracy": 0.1}).run()
     assert lengths(ran) == {4} and stops(ran) == set()
 
 
@@ -178,16 +172,18 @@ def test_stopper_of_training_metrics_stops_a_trial_at_its_report(tmp_path):
     "combined", [list, lambda parts: CombinedStopper(*parts)], ids=["list", "CombinedStopper"]
 )
 def test_several_stoppers_stop_a_trial_at_the_first_condition_reached(tmp_path, combined):
-    ran = stopped(tmp_path / "plateau", combined([plateau(), MaximumIterationStopper(9)]))
+    stop = combined([plateau(), MaximumIterationStopper(9)])
+    ran = stopped_by(stop, tmp_path / "plateau").run()
     assert lengths(ran) == {6} and stops(ran) == {6}
-    ran = stopped(tmp_path / "most", combined([plateau(), MaximumIterationStopper(5)]))
+    stop = combined([plateau(), MaximumIterationStopper(5)])
+    ran = stopped_by(stop, tmp_path / "most").run()
     assert lengths(ran) == {5}
 
 
 @every_way
-def test_experiment_plateau_stopper_ends_the_sweep_at_a_plateau_of_scores(tmp_path, on_pending):
+def test_experiment_plateau_stopper_ends_the_sweep_at_a_plateau_of_scores(tmp_path, mode):
     stopper = ExperimentPlateauStopper("accuracy", std=0.001, top=5, mode="max")
-    ran = stopped(tmp_path, stopper, on_pending=on_pending, trials=4, slots=2)
+    ran = stopped_by(stopper, tmp_path, mode, trials=4).training(slots=2).run()
     assert [trial.status for trial in ran.trials] == ["TERMINATED"] * len(ran.trials)
     assert stops(ran) in ({5}, {6}), "by the fifth 0.4, whichever trial has it"
     assert max(lengths(ran)) < END
@@ -206,19 +202,20 @@ def test_function_that_counts_gets_each_score_of_a_trial_once_and_in_order(tmp_p
         seen.append(result["training_iteration"])
         return result["accuracy"] > 1
 
-    stopped(tmp_path, stop, trials=1, policy=tunekit.EveryIterations(every))
+    plan = stopped_by(stop, tmp_path, trials=1)
+    plan.training(saves=tunekit.EveryIterations(every)).run()
     assert seen == asked
 
 
 def test_error_in_a_stopper_ends_the_sweep(tmp_path):
     with pytest.raises(tune.TuneError, match="acuracy"):
-        stopped(tmp_path, lambda trial_id, result: result["acuracy"] > 0.4)
+        stopped_by(lambda trial_id, result: result["acuracy"] > 0.4, tmp_path).run()
 
 
-@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-def test_stopper_of_a_killed_and_restored_sweep_stops_at_the_same_iteration(tmp_path, on_pending):
-    def made(folder: Path, **options: Any) -> Ran:
-        return stopped(folder, plateau(), on_pending=on_pending, run=False, trials=1, **options)
+@pytest.mark.parametrize("mode", [Mode.WAIT, Mode.WAIT_PAUSED])
+def test_stopper_of_a_killed_and_restored_sweep_stops_at_the_same_iteration(tmp_path, mode):
+    def made(folder: Path) -> Plan:
+        return stopped_by(plateau(), folder, mode, trials=1)
 
     runs = [ran for ran, _ in killed_at_each(tmp_path, made, 15)]
     assert len(runs) > 3

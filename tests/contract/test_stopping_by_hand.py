@@ -15,10 +15,13 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tests.support.invariants import check_journal
 from tests.support.kills import killed_at_each
+from tests.support.local_sweep import index_of
+from tests.support.modes import MODES, Mode
 from tests.support.readers import session, tunekit_
-from tests.support.schedulers import CASES, MODES, every_case, seed_all
+from tests.support.schedulers import every_case, planned, seed_all
 from tests.support.seeds import SCHEDULES, seeds
-from tests.support.sweeps import Endless, Ran, index_of, sweep
+from tests.support.sweeps import Plan
+from tests.support.trainables import Endless
 from tunekit.core.events import Reported, StopRequested, TrialEnded
 from tunekit.journal.journal import events_in
 from tunekit.journal.stop_requests import ask_to_stop, request_file
@@ -63,14 +66,13 @@ def second(trials: dict[int, Trial]) -> list[Trial]:
     return [trial] if trial and reached >= 3 else []
 
 
-def run(folder: Path, which: Any = second, **options: Any) -> Ran:
-    known: dict[str, Any] = {
-        "trials": 3,
-        "trainable": Endless,
-        "stop": {"training_iteration": 6},
-        "more_callbacks": (Asks(folder / "sweep", which),),
-    }
-    return sweep(folder, options.pop("scheduler", None), **{**known, **options})
+def of_length(plan: Plan, iterations: int = 6) -> Plan:
+    """All trials train so long, unless something else stops them."""
+    return plan.training(Endless).tuning(stop={"training_iteration": iterations})
+
+
+def asking(plan: Plan, which: Callable[[dict[int, Trial]], list[Trial]] = second) -> Plan:
+    return plan.calling(Asks(plan.folder / "sweep", which))
 
 
 def asked(home: Path) -> list[str]:
@@ -78,23 +80,15 @@ def asked(home: Path) -> list[str]:
 
 
 @every_case
-def test_trials_stopped_at_random_times_report_no_more_and_their_sweep_ends(
-    tmp_path, name, on_pending
-):
-    case = CASES[name]
-    for seed in seeds(2, name, on_pending):
+def test_trials_stopped_at_random_times_report_no_more_and_their_sweep_ends(tmp_path, name, mode):
+    for seed in seeds(2, name, str(mode)):
         seed_all(seed)
-        folder, draw = tmp_path / str(seed), random.Random(seed)
-        ran = run(
-            folder,
+        draw = random.Random(seed)
+        plan = of_length(planned(name, tmp_path / str(seed), mode, trials=5, seed=seed), 9)
+        ran = asking(
+            plan.training(slots=3).validating(seconds=1.7),
             lambda trials, draw=draw: [one for one in trials.values() if draw.random() < 0.01],
-            scheduler=case.make(folder / "policies"),
-            on_pending=on_pending,
-            seed=seed,
-            slots=3,
-            validation_s=lambda attempt: 1.7,
-            **({"trials": 5, "stop": {"training_iteration": 9}} | case.options()),
-        )
+        ).run()
         events = events_in(ran.home)
         check_journal(events)
         assert all(trial.status == "TERMINATED" for trial in ran.trials)
@@ -106,10 +100,10 @@ def test_trials_stopped_at_random_times_report_no_more_and_their_sweep_ends(
         assert len(set(stopped)) == len(stopped)
 
 
-@pytest.mark.parametrize("on_pending", MODES)
-def test_trial_stopped_by_hand_ends_with_its_last_score(tmp_path, on_pending):
-    stop = {"training_iteration": 12}
-    ran = run(tmp_path, on_pending=on_pending, validation_s=lambda attempt: 4.0, stop=stop)
+@pytest.mark.parametrize("mode", MODES)
+def test_trial_stopped_by_hand_ends_with_its_last_score(tmp_path, mode):
+    plan = of_length(Plan(tmp_path, mode=mode, trials=3), 12)
+    ran = asking(plan.validating(seconds=4.0)).run()
     assert asked(ran.home) == [ran.trials[1].trial_id]
     reached = ran.lengths()
     trial_id = ran.trials[1].trial_id
@@ -119,14 +113,15 @@ def test_trial_stopped_by_hand_ends_with_its_last_score(tmp_path, on_pending):
     assert ran.heard.of(1)[-1:] == [reached[1]]
     [end] = [score for index, score in ran.heard.ends if index == 1]
     # As in Tune, a trial that has no process is removed, without a result.
-    removed = on_pending == "wait-paused" and end is None
+    removed = mode is Mode.WAIT_PAUSED and end is None
     assert removed or end == ran.validated()[1][reached[1]]
     shown = tunekit.load(ran.home).timeline.trials[ran.trials[1].trial_id]
     assert shown.shown_status == "stopped by hand" and shown.stopped
 
 
 def test_trial_that_has_not_begun_is_stopped_by_hand_without_waiting_for_its_turn(tmp_path):
-    ran = run(tmp_path, lambda trials: [trials[2]] if 2 in trials else [], slots=1)
+    plan = of_length(Plan(tmp_path, trials=3)).training(slots=1)
+    ran = asking(plan, lambda trials: [trials[2]] if 2 in trials else []).run()
     waiting = ran.trials[2].trial_id
     events = [(type(event), getattr(event, "trial_id", "")) for event in events_in(ran.home)]
     assert events.index((TrialEnded, waiting)) < events.index((TrialEnded, ran.trials[0].trial_id))
@@ -146,15 +141,15 @@ def test_other_files_in_the_stop_folder_stop_no_trial_and_links_are_not_followed
             if not link.is_symlink():
                 link.symlink_to(secret)
 
-    ran = run(tmp_path, more_callbacks=(Writes(),))
+    ran = of_length(Plan(tmp_path, trials=3)).calling(Writes()).run()
     assert ran.lengths() == {0: 6, 1: 6, 2: 6} and asked(home) == []
     assert secret.read_text() == "kept"
     assert [one.name for one in (home / "stop").iterdir()] == ["of-somebody-else.txt"]
 
 
-@pytest.mark.parametrize("on_pending", ["wait", "wait-paused"])
-def test_trial_is_stopped_by_hand_once_if_the_driver_is_killed_at_any_write(tmp_path, on_pending):
-    def made(folder: Path, **options: Any) -> Ran:
+@pytest.mark.parametrize("mode", [Mode.WAIT, Mode.WAIT_PAUSED])
+def test_trial_is_stopped_by_hand_once_if_the_driver_is_killed_at_any_write(tmp_path, mode):
+    def made(folder: Path) -> Plan:
         mark = folder / "asked"
 
         def once(trials: dict[int, Trial]) -> list[Trial]:
@@ -164,8 +159,8 @@ def test_trial_is_stopped_by_hand_once_if_the_driver_is_killed_at_any_write(tmp_
             return found
 
         base = ASHAScheduler(max_t=5, grace_period=4, reduction_factor=2)
-        more = {"max_concurrent": 1, "slots": 1, "listening": False, "run": False, **options}
-        return run(folder, once, scheduler=base, on_pending=on_pending, **more)
+        plan = of_length(Plan(folder, base, mode, trials=3)).training(slots=1)
+        return asking(plan.tuning(max_concurrent=1), once)
 
     *killed, (undisturbed, expected) = killed_at_each(tmp_path, made, 9 if SCHEDULES == 1 else 1)
     assert asked(undisturbed.home) == [undisturbed.trials[1].trial_id]
@@ -186,7 +181,7 @@ def test_trial_is_stopped_by_hand_once_if_the_driver_is_killed_at_any_write(tmp_
 def test_stop_command_refuses_trials_that_ended_or_are_unknown_and_needs_a_driver(
     tmp_path, monkeypatch
 ):
-    ran = run(tmp_path, lambda trials: [], run=False)
+    ran = of_length(Plan(tmp_path, trials=3)).start()
     monkeypatch.setattr("tunekit.journal.stop_requests.time", ran.clock)
     for _ in range(12):
         ran.sweep.step()

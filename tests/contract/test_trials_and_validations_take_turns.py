@@ -16,8 +16,10 @@ from ray.tune.schedulers import ASHAScheduler
 import tunekit
 from tests.support.fakes import FakeExecutor
 from tests.support.local_sweep import index_of
-from tests.support.schedulers import CASES, MODES, pbt, promotion
-from tests.support.sweeps import LENGTH, Asking, Counting, sweep
+from tests.support.modes import MODES, Mode
+from tests.support.schedulers import CASES, pbt, promotion
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import LENGTH, Asking, Counting
 from tunekit._ray import cluster
 from tunekit._ray.capabilities import Capabilities
 from tunekit._ray.queues import Queues
@@ -85,18 +87,22 @@ class OnMachine(FakeExecutor):
         self.in_trials = False
 
 
-def sweep_on(folder, base, machine, trial, real, shares, **options):
-    """A sweep of four trials that has not run yet.
+def four(folder, base, mode) -> Plan:
+    """A sweep of four trials."""
+    plan = Plan(folder, SCHEDULERS[base](), mode, trials=4)
+    return plan.tuning(param_space={"lr": 0.1}) if base == "pbt" else plan
+
+
+def start_on(plan, machine, trial, real, shares) -> Ran:
+    """Start a sweep on a machine.
 
     Args:
+        plan: The sweep.
         machine, trial: The resources that there are, and that a trial takes.
         real: The real executor of its validations, which says what these need.
         shares: How they share the machine, if that is known.
     """
-    if base == "pbt":
-        options["param_space"] = {"lr": 0.1}
-    options |= {"trials": 4, "executor_class": OnMachine, "run": False}
-    ran = sweep(folder, SCHEDULERS[base](), **options)
+    ran = plan.validating(executor=OnMachine).start()
     ran.validation.shares = shares or ran.validation.shares
     ran.executor.on(machine, trial, real, ran.sweep)
     return ran
@@ -170,8 +176,8 @@ def test_sweep_on_any_machine_ends_or_is_refused_at_its_start(
         assert lacking and all(name in str(refused.value) for name in lacking)
         return
     asks = tune.with_resources(loop, tune.PlacementGroupFactory(bundles))
-    demand = (machine, total(*bundles), real, tuner.validation.shares)
-    ran = sweep_on(tmp_path, base, *demand, on_pending="auto", trainable=asks)
+    plan = four(tmp_path, base, Mode.AUTO).training(asks)
+    ran = start_on(plan, machine, total(*bundles), real, tuner.validation.shares)
     ran.sweep.run(most=50_000)
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     counts = ran.validation.summary()
@@ -181,24 +187,22 @@ def test_sweep_on_any_machine_ends_or_is_refused_at_its_start(
 # One CPU that all need ---------------------------------------------------------------------------
 
 
-def on_workstation(folder, base, *, told, reuse=False, **options):
+def start_on_workstation(plan, told) -> Ran:
     """``told``: it is known that nothing fits alongside a trial."""
     cpu = {"CPU": 1.0}
     validator = SimpleNamespace(in_trials=False, need=cpu, fits_in=lambda place: False)
     shares = Shares(at_once=1, exclusive=True) if told else None
-    ran = sweep_on(folder, base, cpu, cpu, validator, shares, **options)
-    ran.sweep.controller._reuse_actors = reuse or options.get("on_pending") == "wait-reused"
-    return ran
+    return start_on(plan, cpu, cpu, validator, shares)
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("told", [True, False])
-@pytest.mark.parametrize("on_pending", MODES)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("base", ["fifo", "asha", "pbt"])
 def test_sweep_on_one_shared_slot_ends_with_each_checkpoint_validated_or_skipped(
-    tmp_path, base, on_pending, told
+    tmp_path, base, mode, told
 ):
-    ran = on_workstation(tmp_path, base, on_pending=on_pending, told=told)
+    ran = start_on_workstation(four(tmp_path, base, mode), told)
     ran.sweep.run(most=100_000)
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     counts = ran.validation.summary()
@@ -226,14 +230,16 @@ class StopAll(tune.Stopper):
 
 
 @pytest.mark.parametrize("told", [True, False])
-@pytest.mark.parametrize("on_pending", ["continue", "wait"])
+@pytest.mark.parametrize("mode", [Mode.CONTINUE, Mode.WAIT])
 @pytest.mark.parametrize("others", ["stopped", "not suggested"])
-def test_idle_process_kept_for_reuse_makes_room_for_validations(tmp_path, others, on_pending, told):
-    options = {"stop": StopAll()} if others == "stopped" else {"max_concurrent": 1}
-    ran = on_workstation(tmp_path, "fifo", on_pending=on_pending, told=told, reuse=True, **options)
+def test_idle_process_kept_for_reuse_makes_room_for_validations(tmp_path, others, mode, told):
+    plan = four(tmp_path, "fifo", mode).tuning(reuse_actors=True)
+    stopped = others == "stopped"
+    plan = plan.tuning(stop=StopAll()) if stopped else plan.tuning(max_concurrent=1)
+    ran = start_on_workstation(plan, told)
     ran.sweep.run(most=60_000)
     assert ran.validation.validator.pool.idle
-    assert len(ran.trials) == 4 or others == "stopped"
+    assert len(ran.trials) == 4 or stopped
 
 
 class Sized(Counting):
@@ -244,11 +250,11 @@ class Sized(Counting):
         return tune.PlacementGroupFactory([{"CPU": config["size"]}])
 
 
-@pytest.mark.parametrize("on_pending", ["continue-reused", "wait-reused"])
-def test_idle_process_kept_for_reuse_makes_room_for_trials_of_another_size(tmp_path, on_pending):
+@pytest.mark.parametrize("mode", [Mode.CONTINUE_REUSED, Mode.WAIT_REUSED])
+def test_idle_process_kept_for_reuse_makes_room_for_trials_of_another_size(tmp_path, mode):
     space = {"size": tune.grid_search([1, 2, 1, 2])}
-    options = {"trainable": Sized, "trials": 1, "slots": 1, "param_space": space}
-    ran = sweep(tmp_path, promotion(), on_pending=on_pending, **options)
+    plan = Plan(tmp_path, promotion(), mode, trials=1).training(Sized, slots=1)
+    ran = plan.tuning(param_space=space).run()
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
 
 
@@ -262,16 +268,10 @@ def test_one_waiting_trial_releases_its_slot_if_one_trial_needs_a_slot(tmp_path,
         release(queues, trial)
 
     monkeypatch.setattr(Queues, "release_slot", watched)
-    ran = sweep(
-        tmp_path,
-        ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2),
-        on_pending="auto-beside",
-        trials=3,
-        slots=2,
-        training_s=lambda trial, method: {"train": 1.0, "start": 5.0}.get(method, 0.0),
-        validate=lambda attempt: {"accuracy": 0.5},  # none is stopped
-        validation_s=lambda attempt: 20.0,
-    )
+    base = ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2)
+    plan = Plan(tmp_path, base, Mode.AUTO_BESIDE, trials=3)
+    plan = plan.training(seconds={"train": 1.0, "start": 5.0}, slots=2)
+    ran = plan.validating(lambda attempt: {"accuracy": 0.5}, seconds=20.0).run()  # none is stopped
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     assert ran.lengths() == {0: 4, 1: 4, 2: 4}
     assert len(released) == 1
@@ -286,15 +286,9 @@ def test_trial_that_released_its_slot_continues_before_new_trials_start(tmp_path
             starts.append(index_of(trial))
         return {"train": 1.0, "start": 5.0}.get(method, 0.0)
 
-    sweep(
-        tmp_path,
-        ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2),
-        on_pending="auto-beside",
-        trials=24,
-        slots=2,
-        training_s=training_s,
-        validation_s=lambda attempt: 20.0,
-    )
+    base = ASHAScheduler(max_t=4, grace_period=1, reduction_factor=2)
+    plan = Plan(tmp_path, base, Mode.AUTO_BESIDE, trials=24)
+    plan.training(seconds=training_s, slots=2).validating(seconds=20.0).run()
     again = [n for n, one in enumerate(starts) if one in starts[:n]]
     assert again and again[0] < starts.index(12), "the last new trials start after the first scores"
     assert [starts[n] for n in again][-1] != starts[-1]
@@ -302,7 +296,7 @@ def test_trial_that_released_its_slot_continues_before_new_trials_start(tmp_path
 
 def test_trial_that_takes_over_a_kept_process_has_a_folder(tmp_path):
     """Tune also hands one to a trial that it has not scheduled, and then fails for want of one."""
-    ran = sweep(tmp_path, trials=2, reuse_actors=True, run=False)
+    ran = Plan(tmp_path, trials=2).tuning(reuse_actors=True).start()
     controller = ran.sweep.controller
     while not controller._pending_trials:
         controller._maybe_update_trial_queue()
@@ -316,8 +310,8 @@ def test_trial_that_takes_over_a_kept_process_has_a_folder(tmp_path):
 
 def test_waiting_trial_releases_its_slot_if_validations_cannot_start_without_it(tmp_path):
     """All actors wait for scores, which need the actors' resources."""
-    settings = {"max_in_flight": 1}
-    ran = sweep(tmp_path, on_pending="wait", trials=2, slots=2, settings=settings, run=False)
+    plan = Plan(tmp_path, mode=Mode.WAIT, trials=2).training(slots=2)
+    ran = plan.validating(max_in_flight=1).start()
     # No CPU is free while two trials hold theirs: a validation will never begin.
     ran.executor._delay = lambda attempt: float("inf") if ran.sweep.running >= 2 else 0.0
     poll = ran.executor.poll

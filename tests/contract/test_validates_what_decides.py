@@ -7,12 +7,15 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, HyperBandScheduler
 
 import tunekit
-from tests.support.contract import check_contract, run
+from tests.support.contract import check_contract
 from tests.support.fakes import FakeExecutor
 from tests.support.invariants import broken
 from tests.support.journals import read, scores_of
-from tests.support.schedulers import asha, every_case, pbt, seed_all, space
-from tests.support.sweeps import LENGTH, Endless, SavesWhen, index_of, quality, sweep
+from tests.support.local_sweep import index_of
+from tests.support.modes import Mode
+from tests.support.schedulers import asha, every_case, pbt, planned, seed_all, space
+from tests.support.sweeps import Plan, SavesWhen
+from tests.support.trainables import LENGTH, Endless, quality
 from tunekit import EveryIterations
 from tunekit.core.events import Processed
 from tunekit.driver.shell import VOID
@@ -21,7 +24,10 @@ from tunekit.schedulers import PromotionASHA
 
 pytestmark = pytest.mark.sampled(2)
 
-ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.policies.AtDecisions()}
+
+def at_decisions(plan: Plan) -> Plan:
+    """Saves and validates only what decides."""
+    return plan.training(saves=tunekit.policies.AtDecisions()).validating(when="decisions")
 
 
 @pytest.mark.sampled(1)
@@ -38,22 +44,22 @@ ONLY = {"settings": {"when": "decisions"}, "policy": tunekit.policies.AtDecision
 def test_only_decision_points_and_the_last_checkpoint_of_each_trial_are_validated(
     tmp_path, base, decides
 ):
-    late = {"validation_s": lambda attempt: 2.5, "stop": {"training_iteration": 27}}
-    ran = sweep(tmp_path, base, trainable=Endless, **late, **ONLY, **space())
+    plan = at_decisions(Plan(tmp_path, base)).training(Endless).validating(seconds=2.5)
+    ran = plan.tuning(stop={"training_iteration": 27}, **space()).run()
     check_contract(ran)
     assert {iteration for own in ran.validated().values() for iteration in own} == decides
     assert {event["iteration"] for event in read(ran.home, "checkpoint_saved")} == decides
 
 
 def test_trial_that_ends_by_itself_has_only_its_last_checkpoint_validated(tmp_path):
-    ran = sweep(tmp_path, trials=1, **ONLY)
+    ran = at_decisions(Plan(tmp_path, trials=1)).run()
     assert set(ran.validated()[0]) == {LENGTH}
     assert ran.trials[0].checkpoint_at_end, "also if no report says that it is the last"
 
 
 @pytest.mark.parametrize("name", ["asha", "hyperband", "promotion"])
 def test_no_trial_reports_twice_past_its_last_decision_point(tmp_path, name):
-    ran = run(name, tmp_path, trainable=Endless, trials=8, validation_s=lambda attempt: 20.0)
+    ran = planned(name, tmp_path, trials=8).training(Endless).validating(seconds=20.0).run()
     check_contract(ran)
     assert max(ran.lengths().values()) == 9
     # A function that ends there is not kept from it: nobody waits before it has reported again.
@@ -62,7 +68,7 @@ def test_no_trial_reports_twice_past_its_last_decision_point(tmp_path, name):
 
 def test_no_trial_trains_past_its_last_rung_while_validations_lack_a_node(tmp_path, monkeypatch):
     """It is added after a minute, and trials hold nothing that validations need."""
-    ran = run("asha", tmp_path, trainable=Endless, trials=8, run=False)
+    ran = planned("asha", tmp_path, trials=8).training(Endless).start()
     ran.executor._delay = lambda attempt: max(0.0, 60.0 - ran.clock.monotonic())
     monkeypatch.setattr(FakeExecutor, "need", {"validator": 1.0})
     ran.sweep.run(most=50_000)
@@ -82,32 +88,21 @@ def test_no_trial_trains_past_its_last_rung_while_validations_lack_a_node(tmp_pa
 )
 def test_scheduler_uses_the_next_score_after_a_failed_validation_at_a_rung(tmp_path, base):
     """The scheduler gets the next report's score, rather than none."""
-    ran = sweep(
-        tmp_path,
-        base,
-        on_pending="wait",
-        trials=5,
-        validate=lambda attempt: (
-            {"accuracy": 0.5} if attempt.request.iteration != 3 else "no score"
-        ),
-        settings={"when": "decisions", "max_retries": 0},
-        policy=tunekit.policies.AtDecisions(),
-        **space(),
-    )
+
+    def validate(attempt):
+        return {"accuracy": 0.5} if attempt.request.iteration != 3 else "no score"
+
+    plan = at_decisions(Plan(tmp_path, base, Mode.WAIT, trials=5)).tuning(**space())
+    ran = plan.validating(validate, max_retries=0).run()
     check_contract(ran)
     heard = [ran.heard.of(index_of(t)) for t in ran.trials]
     assert any(4 in own for own in heard) and not any(3 in own for own in heard)
 
 
 def test_first_checkpoint_after_a_rung_is_validated_if_the_rung_has_none(tmp_path):
-    ran = sweep(
-        tmp_path,
-        ASHAScheduler(max_t=9, grace_period=2, reduction_factor=2),
-        on_pending="wait",
-        trials=4,
-        settings={"when": "decisions"},
-        policy=tunekit.EveryIterations(3),
-    )
+    base = ASHAScheduler(max_t=9, grace_period=2, reduction_factor=2)
+    plan = Plan(tmp_path, base, Mode.WAIT, trials=4).training(saves=tunekit.EveryIterations(3))
+    ran = plan.validating(when="decisions").run()
     check_contract(ran)
     assert all(set(scores) <= {3, 6, 9} and 3 in scores for scores in ran.validated().values())
 
@@ -120,15 +115,14 @@ def both(attempt):
 
 @every_case
 def test_validations_by_default_cover_decision_points_or_all_if_nothing_decides(
-    tmp_path, name, on_pending
+    tmp_path, name, mode
 ):
     def ran(when):
         seed_all(0)
-        options = {"on_pending": on_pending, "validation_s": lambda attempt: 1.5}
-        options |= {"trials": 10, "slots": 4, "settings": {"when": when}}
+        plan = planned(name, tmp_path / str(when), mode, trials=10).training(slots=4)
         if name.startswith("moasha"):  # else scores wait until loss is known as training's
-            options["validate"] = both
-        return run(name, tmp_path / str(when), **options)
+            plan = plan.validating(both)
+        return plan.validating(seconds=1.5, when=when).run()
 
     # Without decisions, everything is validated.
     auto, few = ran("auto"), ran(1 if name == "fifo" else "decisions")
@@ -144,30 +138,23 @@ def test_validations_by_default_cover_decision_points_or_all_if_nothing_decides(
 
 @pytest.mark.parametrize("lag_s", [0.3, 2.5])
 def test_trial_ends_with_its_last_score_if_that_arrives_before_or_after_its_end(tmp_path, lag_s):
-    ran = sweep(
-        tmp_path,
-        ASHAScheduler(max_t=100, grace_period=3, reduction_factor=4),
-        policy=tunekit.EveryIterations(4),
-        trials=2,
-        slots=1,
-        on_pending="continue",
-        validation_s=lambda attempt: lag_s,
-        settings={"when": "auto"},
-    )
+    base = ASHAScheduler(max_t=100, grace_period=3, reduction_factor=4)
+    plan = Plan(tmp_path, base, Mode.CONTINUE, trials=2)
+    plan = plan.training(slots=1, saves=tunekit.EveryIterations(4))
+    ran = plan.validating(seconds=lag_s, when="auto").run()
     assert set(ran.lengths().values()) == {LENGTH}
     assert sorted(ran.heard.ends) == [(n, quality(n, 8)) for n in (0, 1)]
 
 
 def test_metric_of_a_stop_condition_is_validated_where_it_may_stop_a_trial(tmp_path):
     """A metric that ranks nothing, and is not known to be validation's at first."""
-    ran = sweep(
-        tmp_path,
-        ASHAScheduler(max_t=100, grace_period=8, reduction_factor=2),
-        trials=1,
-        validate=lambda attempt: {"accuracy": 0.5, "recall": attempt.request.iteration / 10},
-        stop={"recall": 0.3},
-        settings={"when": "auto"},
-    )
+
+    def validate(attempt):
+        return {"accuracy": 0.5, "recall": attempt.request.iteration / 10}
+
+    base = ASHAScheduler(max_t=100, grace_period=8, reduction_factor=2)
+    plan = Plan(tmp_path, base, trials=1).validating(validate, when="auto")
+    ran = plan.tuning(stop={"recall": 0.3}).run()
     assert ran.lengths()[0] < LENGTH
 
 
@@ -176,16 +163,12 @@ def test_metric_of_a_stop_condition_is_validated_where_it_may_stop_a_trial(tmp_p
 
 def one_at_a_time(folder, length=LENGTH):
     """Validations one at a time, each as long as two iterations: they queue up."""
-    return run(
-        "asha",
-        folder,
-        on_pending="auto",
-        trainable=Endless,
-        trials=6,
-        slots=3,
-        validation_s=lambda attempt: 2.0,
-        settings={"max_in_flight": 1},
-        stop={"training_iteration": length},
+    return (
+        planned("asha", folder, Mode.AUTO, trials=6)
+        .training(Endless, slots=3)
+        .validating(seconds=2.0, max_in_flight=1)
+        .tuning(stop={"training_iteration": length})
+        .run()
     )
 
 
@@ -233,12 +216,12 @@ class Late(tune.Callback):
 
 
 def test_checkpoint_requested_by_a_later_callback_is_saved_but_not_validated(tmp_path, caplog):
-    ran = sweep(
-        tmp_path,
-        trials=1,
-        validation_s=lambda attempt: 0.5,
-        policy=SavesWhen(lambda trial, result: result["training_iteration"] in (1, 5)),
-        later_callbacks=(Late(),),
+    ran = (
+        Plan(tmp_path, trials=1)
+        .training(saves=SavesWhen(lambda trial, result: result["training_iteration"] in (1, 5)))
+        .validating(seconds=0.5)
+        .calling(last=(Late(),))
+        .run()
     )
     [trial] = ran.trials
     assert trial.status == "TERMINATED" and sorted(ran.validated()[0]) == [1, 5]
@@ -248,13 +231,15 @@ def test_checkpoint_requested_by_a_later_callback_is_saved_but_not_validated(tmp
 
 
 def test_trial_that_a_stopper_ends_saves_at_its_end_with_checkpoint_at_end(tmp_path):
-    ran = sweep(
-        tmp_path,
-        trials=1,
-        validation_s=lambda attempt: 0.5,
-        policy=SavesWhen(lambda trial, result: result["training_iteration"] == 2),
-        checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
-        stop=lambda trial_id, result: result["training_iteration"] == 4,
+    ran = (
+        Plan(tmp_path, trials=1)
+        .training(saves=SavesWhen(lambda trial, result: result["training_iteration"] == 2))
+        .validating(seconds=0.5)
+        .tuning(
+            checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=True),
+            stop=lambda trial_id, result: result["training_iteration"] == 4,
+        )
+        .run()
     )
     [trial] = ran.trials
     assert trial.status == "TERMINATED"

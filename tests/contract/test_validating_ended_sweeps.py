@@ -22,9 +22,10 @@ from tests.support.fakes import FakeExecutor
 from tests.support.journals import lines_of, read, write_lines
 from tests.support.kills import Killed, killed_after
 from tests.support.readers import tunekit_, validate_here
-from tests.support.restores import contents, restoring
+from tests.support.restores import contents
 from tests.support.schedulers import asha
-from tests.support.sweeps import Endless, Ran, sweep
+from tests.support.sweeps import Plan
+from tests.support.trainables import Endless
 from tunekit.board.page import render_report
 from tunekit.cli import on_ray
 
@@ -60,7 +61,7 @@ def executors(monkeypatch) -> list[FakeExecutor]:
 @pytest.fixture(scope="module")
 def swept(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("swept")
-    sweep(folder, asha(), trials=4)
+    Plan(folder, asha(), trials=4).run()
     return folder / "sweep"
 
 
@@ -275,22 +276,21 @@ def test_later_validation_killed_at_any_line_of_its_journal_continues(home, kept
 # A sweep that goes on ---------------------------------------------------------------------------
 
 
-def continued(folder: Path, **options: Any) -> Ran:
-    given = {"trainable": Endless, "trials": 3, "stop": {"training_iteration": 6}}
-    given |= {"validation_s": lambda attempt: 2.5, "listening": False}
-    return sweep(folder, **given, **options)
+def short(folder: Path) -> Plan:
+    plan = Plan(folder, trials=3).training(Endless).validating(seconds=2.5)
+    return plan.tuning(stop={"training_iteration": 6})
 
 
 def test_later_validation_of_a_killed_sweep_does_not_change_its_restore(tmp_path):
     with pytest.raises(Killed), killed_after(90):
-        continued(tmp_path / "one")
+        short(tmp_path / "one").run()
     shutil.copytree(tmp_path / "one", tmp_path / "two")
     killed = tunekit.load(tmp_path / "two" / "sweep")
     after = tunekit.validate(killed, tunekit.ValidationConfig(robust))
     assert len(chosen(after)) == 3 and after.summary()["state"] == killed.summary()["state"]
     lines = {}
     for name in ("one", "two"):
-        continued(tmp_path / name, **restoring(tmp_path / name / "sweep"))
+        short(tmp_path / name).restored().run()
         lines[name] = [
             {k: v for k, v in line.items() if k not in ("file", "search", "tune", "report")}
             for line in read(tmp_path / name / "sweep")

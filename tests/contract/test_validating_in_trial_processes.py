@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
 from ray.tune.experiment import Trial
-from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from tests.support.fakes import FakeExecutor
 from tests.support.invariants import check_journal
-from tests.support.schedulers import pbt, seed_all
-from tests.support.sweeps import Endless, Ran, sweep
+from tests.support.modes import Mode
+from tests.support.schedulers import asha, pbt, seed_all
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import Endless
 from tunekit.core.executor import AttemptEvent, Failed, HostEnded
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
@@ -66,33 +69,28 @@ class InTrials(FakeExecutor):
         yield from super().poll()
 
 
+def six(
+    folder: Path, seconds: float, base: TrialScheduler | None = None, *, start_s: float = 0.0
+) -> Plan:
+    """Six trials, by ASHA by default; a validation takes so many seconds, an iteration one."""
+    plan = Plan(folder, base or asha(), Mode.AUTO, trials=6)
+    plan = plan.training(Endless, seconds={"train": 1.0, "start": start_s})
+    plan = plan.validating(seconds=seconds, executor=InTrials)
+    return plan.tuning(stop={"training_iteration": LENGTH})
+
+
 def swept(
-    folder: Path,
-    seconds: float,
+    plan: Plan,
     *,
-    start_s: float = 0.0,
+    slots: int = 2,
     room: int = 0,
     elsewhere_s: float = 2.0,
     ends: Collection[str] = (),
-    **options: Any,
 ) -> Ran:
-    """Two of six trials at a time; a validation takes so many seconds, an iteration one."""
+    """Run so many trials at a time."""
     seed_all(0)
-    times = {"train": 1.0, "start": start_s}
-    own = {"on_pending": "auto", "executor_class": InTrials, "slots": 2} | options
-    asha = ASHAScheduler(max_t=LENGTH, grace_period=1, reduction_factor=3)
-    ran = sweep(
-        folder,
-        own.pop("base", asha),
-        trainable=Endless,
-        trials=6,
-        validation_s=lambda attempt: seconds,
-        training_s=lambda trial, method: times.get(method, 0.0),
-        stop={"training_iteration": LENGTH},
-        run=False,
-        **own,
-    )
-    known = {"trials": lambda: ran.sweep.trials, "places": own["slots"], "ends": {*ends}}
+    ran = plan.training(slots=slots).start()
+    known = {"trials": lambda: ran.sweep.trials, "places": slots, "ends": {*ends}}
     vars(ran.executor).update(known, room=room, elsewhere_s=elsewhere_s)
     ran.sweep.run(most=50_000)
     lives = check_journal(events_in(ran.home))
@@ -106,9 +104,9 @@ def in_own_trials(ran: Ran) -> list[bool]:
 
 
 def test_short_validations_run_in_their_trials_and_decide_as_inline(tmp_path):
-    ran = swept(tmp_path / "short", 0.01, slots=1)
-    stock = {"on_pending": "wait", "executor_class": FakeExecutor}
-    inline = swept(tmp_path / "inline", 0.01, slots=1, **stock)
+    ran = swept(six(tmp_path / "short", 0.01), slots=1)
+    stock = replace(six(tmp_path / "inline", 0.01), mode=Mode.WAIT)
+    inline = swept(stock.validating(executor=FakeExecutor), slots=1)
     assert ran.heard.results == inline.heard.results
     assert all(in_own_trials(ran))
     assert {i: set(s) for i, s in ran.validated().items()} == {
@@ -120,16 +118,16 @@ def test_short_validations_run_in_their_trials_and_decide_as_inline(tmp_path):
 def test_process_for_a_validation_is_started_elsewhere_only_if_it_starts_soon(
     tmp_path, start_s, elsewhere
 ):
-    ran = swept(tmp_path, 0.5, start_s=start_s, room=4)
+    ran = swept(six(tmp_path, 0.5, start_s=start_s), room=4)
     assert (None in ran.executor.hosts.values()) == elsewhere
 
 
-@pytest.mark.parametrize("options", [{}, {"base": FIFOScheduler()}], ids=["asha", "fifo"])
+@pytest.mark.parametrize("base", [asha, FIFOScheduler], ids=["asha", "fifo"])
 @pytest.mark.parametrize("room", [0, 1])
 def test_validations_with_where_trial_all_run_in_the_processes_of_their_trials(
-    tmp_path, room, options
+    tmp_path, room, base
 ):
-    ran = swept(tmp_path, 1.0, settings={"where": "trial"}, room=room, **options)
+    ran = swept(six(tmp_path, 1.0, base()).validating(where="trial"), room=room)
     assert all(in_own_trials(ran))
     assert {one.request.trial_id for one in ran.executor.started} == {
         trial.trial_id for trial in ran.trials
@@ -138,7 +136,7 @@ def test_validations_with_where_trial_all_run_in_the_processes_of_their_trials(
 
 def test_waiting_trial_hosts_its_validation_and_a_training_trial_does_not(tmp_path):
     """Elsewhere, a process would have to start, and nothing would use the trial's slot."""
-    ran = swept(tmp_path, 1.0, room=1)
+    ran = swept(six(tmp_path, 1.0), room=1)
     begun = [t.trial_id for t in sorted(ran.trials, key=lambda trial: trial.trial_id)]
     started = ran.executor.started
     first = next(n for n, one in enumerate(started) if one.request.trial_id == begun[-1])
@@ -149,21 +147,22 @@ def test_waiting_trial_hosts_its_validation_and_a_training_trial_does_not(tmp_pa
     assert None in {ran.executor.hosts[one.id] for one in started[first:]}
 
 
-#: Validations have resources of their own, and a process that runs already.
-APART = {"on_pending": "auto-beside", "room": 1, "elsewhere_s": 0.0}
+def swept_apart(plan: Plan) -> Ran:
+    """Validations have resources of their own, and a process that runs already."""
+    return swept(replace(plan, mode=Mode.AUTO_BESIDE), room=1, elsewhere_s=0.0)
 
 
 def test_trial_trains_while_validated_elsewhere_if_other_trials_start_slowly(tmp_path):
     """None is stopped; to start another in its place would take longer than its score."""
-    scores = {"validate": lambda attempt: {"accuracy": 0.5}, "settings": {"when": "decisions"}}
-    ran = swept(tmp_path, 2.0, start_s=9.0, **APART, **scores)
+    plan = six(tmp_path, 2.0, start_s=9.0)
+    ran = swept_apart(plan.validating(lambda attempt: {"accuracy": 0.5}, when="decisions"))
     where = [ran.executor.hosts[one.id] for one in ran.executor.started]
     assert where.count(None) > 6, "the first one may be short, for all that is known"
     assert ran.clock.monotonic() < 3 * (9.0 + LENGTH + 3 * 2.0) - 6.0, "as inline, less what waited"
 
 
 def test_validation_of_the_last_checkpoint_does_not_keep_the_slot_from_other_trials(tmp_path):
-    ran = swept(tmp_path, 2.0, base=FIFOScheduler(), settings={"when": LENGTH}, **APART)
+    ran = swept_apart(six(tmp_path, 2.0, FIFOScheduler()).validating(when=LENGTH))
     hosts = list(ran.executor.hosts.values())
     assert hosts.count(None) >= 3, hosts
     assert ran.clock.monotonic() <= 3 * LENGTH + 2.0 + 2.0 + 0.1
@@ -172,7 +171,7 @@ def test_validation_of_the_last_checkpoint_does_not_keep_the_slot_from_other_tri
 @pytest.mark.parametrize(("seconds", "trains_on"), [(0.01, False), (0.1, True)])
 def test_validations_with_their_own_resources_do_not_slow_training(tmp_path, seconds, trains_on):
     """Both are short compared with the start of a process, and one with an iteration, too."""
-    ran = swept(tmp_path, seconds, start_s=2.0, base=FIFOScheduler(), **APART)
+    ran = swept_apart(six(tmp_path, seconds, FIFOScheduler(), start_s=2.0))
     elsewhere = [host for host in ran.executor.hosts.values() if host is None]
     assert (len(elsewhere) > 6 * LENGTH / 2) == trains_on
     assert ran.clock.monotonic() <= 3 * (2.0 + LENGTH) * 1.02
@@ -181,7 +180,7 @@ def test_validations_with_their_own_resources_do_not_slow_training(tmp_path, sec
 @pytest.mark.parametrize(("seconds", "room"), [(0.01, 0), (0.01, 1), (1.0, 0)])
 def test_trial_validates_each_checkpoint_itself_if_no_score_decides(tmp_path, seconds, room):
     """As inline; short ones also where others could run elsewhere, in a new process."""
-    ran = swept(tmp_path, seconds, base=FIFOScheduler(), room=room)
+    ran = swept(six(tmp_path, seconds, FIFOScheduler()), room=room)
     assert all(in_own_trials(ran))
     assert [set(s) for s in ran.validated().values()] == [set(range(1, LENGTH + 1))] * 6
     inline_s = 6 * LENGTH * (1.0 + seconds) / 2
@@ -189,7 +188,7 @@ def test_trial_validates_each_checkpoint_itself_if_no_score_decides(tmp_path, se
 
 
 def test_trial_does_not_wait_for_validations_elsewhere_if_no_score_decides(tmp_path):
-    ran = swept(tmp_path, 0.5, base=FIFOScheduler(), room=1)
+    ran = swept(six(tmp_path, 0.5, FIFOScheduler()), room=1)
     hosts = Counter(ran.executor.hosts[one.id] is None for one in ran.executor.started)
     assert hosts[True] > 5 and hosts[False] > 5, hosts
     assert ran.validation.timing()["trials_waited_s"] <= 0.5 * hosts[False] + 1e-6
@@ -197,7 +196,7 @@ def test_trial_does_not_wait_for_validations_elsewhere_if_no_score_decides(tmp_p
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0])
 def test_trial_whose_process_ends_in_a_validation_continues_from_its_checkpoint(tmp_path, seconds):
-    expected = swept(tmp_path / "undisturbed", seconds)
+    expected = swept(six(tmp_path / "undisturbed", seconds))
     best = max(expected.trials, key=lambda t: t.last_result["accuracy"])
     victim = next(
         one
@@ -210,7 +209,7 @@ def test_trial_whose_process_ends_in_a_validation_continues_from_its_checkpoint(
         def on_trial_start(self, iteration: int, trials: list, trial: Any, **info: Any) -> None:
             starts[trial.trial_id] += 1
 
-    ran = swept(tmp_path / "hit", seconds, ends={victim.id}, more_callbacks=(Starts(),))
+    ran = swept(six(tmp_path / "hit", seconds).calling(Starts()), ends={victim.id})
     assert not ran.executor.ends, "its process has ended"
     hit = next(t for t in ran.trials if t.trial_id == ran.executor.hosts[victim.id])
     assert hit.num_failures == 0
@@ -221,10 +220,10 @@ def test_trial_whose_process_ends_in_a_validation_continues_from_its_checkpoint(
 @pytest.mark.parametrize("base", ["asha", "pbt-sync"])
 def test_trials_that_wait_for_scores_host_every_validation_but_the_last(tmp_path, base):
     if base == "asha":
-        ran = swept(tmp_path, 1.0, on_pending="wait")
+        ran = swept(replace(six(tmp_path, 1.0), mode=Mode.WAIT))
     else:
-        population = {"base": pbt(perturbation_interval=3, synch=True), "param_space": {"lr": 0.1}}
-        ran = swept(tmp_path, 0.01, slots=6, **population)
+        population = six(tmp_path, 0.01, pbt(perturbation_interval=3, synch=True))
+        ran = swept(population.tuning(param_space={"lr": 0.1}), slots=6)
         assert check_journal(events_in(ran.home)).exploits
     for attempt in ran.executor.started:
         host, last = ran.executor.hosts[attempt.id], attempt.request.iteration == LENGTH

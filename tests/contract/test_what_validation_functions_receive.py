@@ -12,9 +12,10 @@ from ray import train, tune
 
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after, run_killed
-from tests.support.restores import restoring
+from tests.support.modes import Mode
 from tests.support.schedulers import pbt, seed_all
-from tests.support.sweeps import Counting, Ran, quality, sweep
+from tests.support.sweeps import Plan
+from tests.support.trainables import Counting, quality
 from tests.support.versioned import Versioned, score_of, version_at
 from tunekit.core.validation import Attempt
 from tunekit.training import VALIDATION_KEY
@@ -37,12 +38,8 @@ def documented(checkpoint, train_run_name: str, epoch: int):
 
 def test_validation_gets_the_arguments_of_its_report_and_fails_untried_without_one(tmp_path):
     task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": "a"})
-    ran = sweep(
-        tmp_path,
-        trainable=Telling,
-        trials=1,
-        settings={"fn": documented, "task_config": task, "max_retries": 3},
-    )
+    plan = Plan(tmp_path, trials=1).training(Telling)
+    ran = plan.validating(fn=documented, task_config=task, max_retries=3).run()
     assert [attempt.request.kwargs for attempt in ran.executor.started] == [
         {"train_run_name": "a", "epoch": epoch} for epoch in (1, 3, 4, 5, 6, 7, 8, 9)
     ]
@@ -56,16 +53,16 @@ def test_validation_gets_the_arguments_of_its_report_and_fails_untried_without_o
 
 
 def test_restored_sweep_passes_its_new_arguments_and_none_is_in_the_journal(tmp_path):
-    def make(name: str, **more: Any) -> Ran:
+    def make(name: str) -> Plan:
         task = train.ValidationTaskConfig(fn_kwargs={"train_run_name": name}, timeout_s=len(name))
-        settings = {"fn": documented, "task_config": task}
-        return sweep(tmp_path, trainable=Telling, trials=1, settings=settings, **more)
+        plan = Plan(tmp_path, trials=1).training(Telling)
+        return plan.validating(fn=documented, task_config=task)
 
     with pytest.raises(Killed), killed_after(20):
-        make("wrong", listening=False, validation_s=lambda attempt: 100.0)
-    home = tmp_path / "sweep"
-    assert "wrong" not in (home / "journal/000001.jsonl").read_text(), "they may be large"
-    ran = make("right", listening=False, **restoring(home))
+        make("wrong").validating(seconds=100.0).run()
+    journal = tmp_path / "sweep/journal/000001.jsonl"
+    assert "wrong" not in journal.read_text(), "they may be large"
+    ran = make("right").restored().run()
     called = [attempt.request for attempt in ran.executor.started]
     assert [request.kwargs for request in called] == [
         {"train_run_name": "right", "epoch": epoch} for epoch in (1, 3, 4, 5, 6, 7, 8, 9)
@@ -83,23 +80,19 @@ class Limited(Counting):
 
 @pytest.mark.parametrize("kills", [[], [12], [24]])
 def test_timeout_of_a_report_replaces_the_default_even_if_it_is_none(tmp_path, kills):
-    started: list[Attempt] = []
+    limits: dict[int, float | None] = {}
 
-    def made(folder: Path, **options: Any) -> Ran:
+    def seconds(attempt: Attempt) -> float:
+        """It is asked for when an attempt starts."""
+        limits[attempt.request.iteration] = attempt.request.timeout_s
+        return 1.0
+
+    def made(folder: Path) -> Plan:
         task = train.ValidationTaskConfig(timeout_s=600)
-        ran = sweep(
-            folder,
-            trainable=Limited,
-            listening=False,
-            run=False,
-            settings={"task_config": task, "when": 1},
-            **{"trials": 1, **options},
-        )
-        ran.executor.started = started
-        return ran
+        plan = Plan(folder, trials=1).training(Limited)
+        return plan.validating(seconds=seconds, task_config=task, when=1)
 
     run_killed(tmp_path, made, iter(kills))
-    limits = {one.request.iteration: one.request.timeout_s for one in started}
     assert [limits[n] for n in range(1, 9)] == [7, None, 600, 600] * 2
 
 
@@ -124,9 +117,11 @@ class Configured(Versioned):
         Path(checkpoint_dir, "config.json").write_text(json.dumps(known))
 
 
-@pytest.mark.parametrize(("on_pending", "seed"), [("continue", 3), ("wait", 2), ("wait-paused", 2)])
+@pytest.mark.parametrize(
+    ("mode", "seed"), [(Mode.CONTINUE, 3), (Mode.WAIT, 2), (Mode.WAIT_PAUSED, 2)]
+)
 def test_validation_gets_the_hyperparameters_that_its_checkpoint_was_trained_with(
-    tmp_path, on_pending, seed
+    tmp_path, mode, seed
 ):
     """Also after kills."""
     asked: list[tuple[Any, Any]] = []
@@ -138,23 +133,14 @@ def test_validation_gets_the_hyperparameters_that_its_checkpoint_was_trained_wit
         asked.append((told, json.loads((path / "config.json").read_text())))
         return {"accuracy": score_of(version_at(path))}
 
-    def make(folder: Path, **options: Any) -> Ran:
+    def make(folder: Path) -> Plan:
         seed_all(seed)
-        layers = [Relu, Tanh, Swish]
-        return sweep(
-            folder,
-            pbt(hyperparam_mutations={"lr": tune.uniform(0.0, 1.0), "layer": layers}),
-            on_pending=on_pending,
-            trainable=Configured,
-            validate=validate,
-            validation_s=lambda attempt: 6 * random.Random(attempt.id).random(),
-            seed=seed,
-            stop={"training_iteration": 12},
-            param_space={"lr": tune.uniform(0.0, 1.0), "layer": tune.choice(layers[:2])},
-            listening=False,
-            run=False,
-            **{"trials": 6, **options},
-        )
+        rate, layers = tune.uniform(0.0, 1.0), [Relu, Tanh, Swish]
+        base = pbt(hyperparam_mutations={"lr": rate, "layer": layers})
+        plan = Plan(folder, base, mode, trials=6, seed=seed).training(Configured)
+        plan = plan.validating(validate, seconds=lambda a: 6 * random.Random(a.id).random())
+        space = {"lr": rate, "layer": tune.choice(layers[:2])}
+        return plan.tuning(stop={"training_iteration": 12}, param_space=space)
 
     ran, kills = run_killed(tmp_path, make, (moments.randrange(70, 210) for _ in range(3)))
     assert kills and len(asked) >= 40

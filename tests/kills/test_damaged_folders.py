@@ -18,26 +18,26 @@ import tunekit
 from tests.support.invariants import JournalSummary, check_journal
 from tests.support.journals import lines_of, odd_json, places_in, put, write_lines
 from tests.support.kills import run_killed
-from tests.support.restores import prepare_restore, restoring
+from tests.support.modes import Mode
+from tests.support.restores import prepare_restore
 from tests.support.seeds import seeds
-from tests.support.sweeps import sweep
+from tests.support.sweeps import Plan
 from tunekit.journal.journal import Journal, events_in
 from tunekit.journal.storage import LocalFolder
 
 
-def one_after_the_other(folder: Path, **options: Any) -> Any:
+def one_after_the_other(folder: Path) -> Plan:
     """A sweep in which nothing depends on which of two trials is faster."""
     asha = ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
-    known = {"on_pending": "wait", "trials": 4, "max_concurrent": 1, "saved_every_s": 0.0}
-    known["settings"] = {"constraints": [tunekit.Constraint("loss <= 1")]}  # which all meet
-    return sweep(folder, asha, listening=False, run=False, **known, **options)
+    plan = Plan(folder, asha, Mode.WAIT, trials=4).tuning(max_concurrent=1, saved_every_s=0.0)
+    return plan.validating(constraints=[tunekit.Constraint("loss <= 1")])  # which all meet
 
 
 @pytest.fixture(scope="module")
 def interrupted(tmp_path_factory) -> tuple[Path, JournalSummary]:
     """A sweep that was killed twice and can continue, and its outcome without kills."""
     folder = tmp_path_factory.mktemp("interrupted")
-    one_after_the_other(folder / "undisturbed").sweep.run(most=50_000)
+    one_after_the_other(folder / "undisturbed").run()
     expected = check_journal(events_in(folder / "undisturbed/sweep"))
     assert len(expected.scores) > 8
     with pytest.raises(AssertionError, match="2 kills"):
@@ -156,8 +156,7 @@ def test_session_with_an_unreadable_first_line_writes_no_journal(tmp_path):
 def restored(home: Path) -> str:
     """Restore a damaged sweep and run it to its end; return the outcome."""
     try:
-        ran = one_after_the_other(home.parent, **restoring(home))
-        ran.sweep.run(most=50_000)
+        ran = one_after_the_other(home.parent).restored().run()
     except (tunekit.errors.JournalError, tunekit.errors.RestoreError) as error:
         links = [re.escape(one.name) for one in home.rglob("*") if one.is_symlink()]
         # The last one is what tests/support raises where no state was recorded.

@@ -5,22 +5,24 @@ from __future__ import annotations
 import random
 import threading
 from collections import Counter
-from collections.abc import Iterable
-from functools import partial
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
 from tests.support import schedulers
 from tests.support.invariants import JournalSummary
 from tests.support.kills import Killed, killed_after, killed_at_each, run_killed
-from tests.support.restores import restoring
+from tests.support.local_sweep import index_of
+from tests.support.modes import Mode
 from tests.support.seeds import SCHEDULES, drawn_by
-from tests.support.sweeps import Endless, Ran, index_of, sweep
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import Endless
 from tunekit.core.events import Event, Exploited, Processed
 from tunekit.journal.journal import events_in
 from tunekit.schedulers import MOASHA, PromotionASHA
@@ -34,22 +36,21 @@ def in_turn(*names: str) -> Any:
     cases = [
         pytest.param(name, mode, marks=[pytest.mark.at_night] * ((number + paused) % 2))
         for number, name in enumerate(names)
-        for paused, mode in enumerate(["wait", "wait-paused"])
+        for paused, mode in enumerate([Mode.WAIT, Mode.WAIT_PAUSED])
     ]
-    return pytest.mark.parametrize(("name", "on_pending"), cases)
+    return pytest.mark.parametrize(("name", "mode"), cases)
 
 
 # Sweeps whose events have one order -------------------------------------------------------------
 
 
-def asha(folder: Path, on_pending: str, base: Any = None, **options: Any) -> Ran:
+def asha(folder: Path, mode: Mode, base: Any = None) -> Plan:
     """One trial at a time, so nothing depends on which of two is faster."""
     base = base or ASHAScheduler(max_t=5, grace_period=1, reduction_factor=2)
-    known = {"trials": 4, "max_concurrent": 1, "listening": False, "run": False}
-    return sweep(folder, base, on_pending=on_pending, **known, **options)
+    return Plan(folder, base, mode, trials=4).tuning(max_concurrent=1)
 
 
-def pbt(folder: Path, on_pending: str, **options: Any) -> Ran:
+def pbt(folder: Path, mode: Mode) -> Plan:
     """All trials wait for each other, and the worst clones the best: nothing is random."""
     scheduler = schedulers.pbt(
         hyperparam_mutations={"lr": [0.1]},
@@ -57,16 +58,9 @@ def pbt(folder: Path, on_pending: str, **options: Any) -> Ran:
         quantile_fraction=0.25,
         synch=True,
     )
-    return sweep(
-        folder,
-        scheduler,
-        on_pending=on_pending,
-        trials=1,  # of each point of the grid
-        param_space={"lr": 0.1, "line": tune.grid_search([0.4, 0.3, 0.2, 0.1])},
-        listening=False,
-        run=False,
-        **{"trainable": Endless, "stop": {"training_iteration": 5}, **options},
-    )
+    plan = Plan(folder, scheduler, mode, trials=1)  # of each point of the grid
+    space = {"lr": 0.1, "line": tune.grid_search([0.4, 0.3, 0.2, 0.1])}
+    return plan.training(Endless).tuning(param_space=space, stop={"training_iteration": 5})
 
 
 class FailsBetween(Endless):
@@ -78,25 +72,28 @@ class FailsBetween(Endless):
         return super().step()
 
 
-def pbt_with_failure(folder: Path, on_pending: str, **options: Any) -> Ran:
+def pbt_with_failure(folder: Path, mode: Mode) -> Plan:
     """The others have reached the next perturbation when one fails; their results are repeated."""
-    slow = {"training_s": lambda trial, method: 9.0 if trial.trial_id.endswith("3") else 1.0}
-    ends = {"trainable": FailsBetween, "stop": {"training_iteration": 8}}
-    return pbt(folder, on_pending, **slow, **ends, **options)
+
+    def slow(trial: Trial, method: str) -> float:
+        return 9.0 if trial.trial_id.endswith("3") else 1.0
+
+    plan = pbt(folder, mode).training(FailsBetween, seconds=slow)
+    return plan.tuning(stop={"training_iteration": 8})
 
 
-def promotion(folder: Path, on_pending: str, **options: Any) -> Ran:
+def promotion(folder: Path, mode: Mode) -> Plan:
     """One trial at a time, so that those that wait for others have to make room."""
     scheduler = PromotionASHA(max_t=5, grace_period=1, reduction_factor=2)
-    return asha(folder, on_pending, scheduler, trainable=Endless, **options)
+    return asha(folder, mode, scheduler).training(Endless)
 
 
-def limited(folder: Path, on_pending: str, **options: Any) -> Ran:
+def limited(folder: Path, mode: Mode) -> Plan:
     """Two metrics, and a constraint that later iterations violate."""
     metrics = {"accuracy": "max", "loss": "min"}
     scheduler = MOASHA(metrics, max_t=5, grace_period=1, reduction_factor=2)
-    settings = {"constraints": [tunekit.Constraint("loss >= 0.3")]}
-    return asha(folder, on_pending, scheduler, settings=settings, **options)
+    constraints = [tunekit.Constraint("loss >= 0.3")]
+    return asha(folder, mode, scheduler).validating(constraints=constraints)
 
 
 class Unpicklable(ASHAScheduler):
@@ -107,13 +104,13 @@ class Unpicklable(ASHAScheduler):
         self.lock = threading.Lock()
 
 
-def shown_again(folder: Path, on_pending: str, **options: Any) -> Ran:
+def shown_again(folder: Path, mode: Mode) -> Plan:
     """A scheduler that cannot be saved: it receives all results again."""
     scheduler = Unpicklable(max_t=5, grace_period=1, reduction_factor=2)
-    return asha(folder, on_pending, scheduler, saved_every_s=0.0, **options)
+    return asha(folder, mode, scheduler).tuning(saved_every_s=0.0)
 
 
-SWEEPS = {
+SWEEPS: dict[str, Callable[[Path, Mode], Plan]] = {
     "asha": asha,
     "promotion": promotion,
     "limited": limited,
@@ -121,11 +118,7 @@ SWEEPS = {
     "pbt with a failure": pbt_with_failure,
     "shown again": shown_again,
 }
-DECISIONS: dict[str, Any] = {"settings": {"when": "auto"}, "validation_s": lambda attempt: 0.7}
-BY_DECISIONS = {
-    f"{name} by decisions": partial(SWEEPS[name], **DECISIONS)
-    for name in ("promotion", "asha", "pbt")
-}
+BY_DECISIONS = {f"{name} by decisions": SWEEPS[name] for name in ("promotion", "asha", "pbt")}
 
 
 #: Sweeps that are killed less often: one that is saved at each step, and a long one.
@@ -136,9 +129,10 @@ START = {"pbt": 51 % STRIDE, "pbt with a failure": 131 % (3 * STRIDE)}
 
 
 @in_turn(*SWEEPS, *BY_DECISIONS)
-def test_sweep_killed_at_any_write_ends_as_without_the_kill(tmp_path, on_pending, name):
-    def made(folder: Path, **options: Any) -> Ran:
-        return (SWEEPS | BY_DECISIONS)[name](folder, on_pending, **options)
+def test_sweep_killed_at_any_write_ends_as_without_the_kill(tmp_path, mode, name):
+    def made(folder: Path) -> Plan:
+        plan = (SWEEPS | BY_DECISIONS)[name](folder, mode)
+        return plan.validating(when="auto", seconds=0.7) if name in BY_DECISIONS else plan
 
     every = EVERY.get(name, STRIDE)
     start = START.get(name, drawn_by(name) % every)
@@ -167,24 +161,16 @@ def perturbed_at(events: Iterable[Event]) -> dict[str, int]:
 
 @pytest.mark.parametrize("at", [156, 254, 331])
 def test_restored_pbt_counts_its_next_interval_from_the_recorded_donor(tmp_path, at):
-    def made(base: Any, **options: Any) -> Ran:
-        return sweep(
-            tmp_path,
-            base,
-            trainable=Endless,
-            trials=6,
-            training_s=lambda trial, method: 1.0 + index_of(trial) / 3,
-            stop={"training_iteration": 20},
-            listening=False,
-            run=False,
-            **{**schedulers.space(), **options},
-        )
+    def made(base: Any) -> Plan:
+        plan = Plan(tmp_path, base, trials=6).tuning(stop={"training_iteration": 20})
+        plan = plan.training(Endless, seconds=lambda trial, method: 1.0 + index_of(trial) / 3)
+        return plan.tuning(**schedulers.space())
 
     schedulers.seed_all(at)
     with pytest.raises(Killed), killed_after(at):
-        made(schedulers.pbt(quantile_fraction=0.5)).sweep.run()
+        made(schedulers.pbt(quantile_fraction=0.5)).run()
     base = schedulers.pbt(quantile_fraction=0.5)
-    ran = made(base, **restoring(tmp_path / "sweep"))
+    ran = made(base).restored().start()
     times = {one.trial_id: at.last_perturbation_time for one, at in base._trial_state.items()}
     assert {name: time for name, time in times.items() if time} == perturbed_at(events_in(ran.home))
     ran.validation.ledger.let_go()
@@ -214,7 +200,7 @@ def same(one: JournalSummary, other: JournalSummary, name: str) -> bool:
 # What the searcher knows, and what cannot be saved ----------------------------------------------
 
 
-def optuna_sweep(folder: Path, **options: Any) -> Ran:
+def optuna_sweep(folder: Path) -> Plan:
     """One trial at a time, its score its learning rate."""
     import optuna
     from ray.tune.search import ConcurrencyLimiter
@@ -226,18 +212,9 @@ def optuna_sweep(folder: Path, **options: Any) -> Ran:
         mode="max",
         sampler=optuna.samplers.TPESampler(seed=3, n_startup_trials=2),
     )
-    return sweep(
-        folder,
-        on_pending="wait",
-        search_alg=ConcurrencyLimiter(search, max_concurrent=1),
-        trials=5,
-        validate=lambda attempt: {"accuracy": attempt.request.report["config"]["lr"]},
-        listening=False,
-        run=False,
-        metric=None,
-        mode=None,
-        **options,
-    )
+    one = ConcurrencyLimiter(search, max_concurrent=1)
+    plan = Plan(folder, mode=Mode.WAIT, trials=5).tuning(search_alg=one, metric=None, mode=None)
+    return plan.validating(lambda at: {"accuracy": at.request.report["config"]["lr"]})
 
 
 def study_of(ran: Ran) -> list[tuple[Any, ...]]:
@@ -284,28 +261,15 @@ class StopsAnother(FIFOScheduler):
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("at", [22, 51, 60])  # at 51 its own scores are still to come
-@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
-def test_scheduler_gets_no_result_of_a_trial_that_it_stopped_during_a_replay(
-    tmp_path, on_pending, at
-):
+@pytest.mark.parametrize("mode", [Mode.CONTINUE, Mode.WAIT, Mode.WAIT_PAUSED])
+def test_scheduler_gets_no_result_of_a_trial_that_it_stopped_during_a_replay(tmp_path, mode, at):
     """Unless the trial continued before: then it continues, and the scheduler sees no end."""
     made: list[StopsAnother] = []
 
-    def make(folder: Path, **options: Any) -> Ran:
+    def make(folder: Path) -> Plan:
         made.append(StopsAnother(len(made) + 1))
-        return sweep(
-            folder,
-            made[-1],
-            on_pending=on_pending,
-            trainable=Endless,
-            validation_s=lambda attempt: 1.5,
-            stop={"training_iteration": 9},
-            trials=2,
-            saved_every_s=0.0,
-            listening=False,
-            run=False,
-            **options,
-        )
+        plan = Plan(folder, made[-1], mode, trials=2).training(Endless).validating(seconds=1.5)
+        return plan.tuning(stop={"training_iteration": 9}, saved_every_s=0.0)
 
     ran, kills = run_killed(tmp_path, make, iter([at]))
     assert kills == 1 and len(made[-1].ended) == 2

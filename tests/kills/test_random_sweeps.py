@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import pickle
 import random
-from collections.abc import Callable
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -27,9 +26,10 @@ from ray.tune.schedulers import TrialScheduler
 from tests.support.invariants import check_journal
 from tests.support.journals import scores_of
 from tests.support.kills import run_killed
-from tests.support.schedulers import CASES, MODES, every_case, pbt, seed_all, space
+from tests.support.modes import MODES, Mode
+from tests.support.schedulers import CASES, every_case, pbt, seed_all, space
 from tests.support.seeds import seeds
-from tests.support.sweeps import Ran, rows_of, sweep
+from tests.support.sweeps import Plan, Ran, rows_of
 from tunekit._ray.asking import INQUIRY
 from tunekit.core.events import Exploited, Reported, TrialAdded, ValidationEnded
 from tunekit.core.inquiry import Inquiry
@@ -45,7 +45,8 @@ class Settings(SimpleNamespace):
 
     Attributes:
         kind: Its scheduler.
-        on_pending, when: As in ``ValidationConfig``.
+        mode: What trials do while scores are pending.
+        when: As in ``ValidationConfig``.
         trials, slots: How many there are, and how many may run at once.
         lag_s, save_s, restore_s: What a validation, a save and a restore take, at most.
         keep: How many checkpoints of each trial; None for all.
@@ -81,7 +82,7 @@ def draw(seed: int, *, kills: int = 0, **fixed: Any) -> Settings:
     rng = random.Random(seed)
     settings = Settings(
         kind="pbt",
-        on_pending=rng.choice(MODES),
+        mode=rng.choice(MODES),
         when=rng.choice([1, "auto"]),
         trials=rng.randint(2, 7),
         lag_s=rng.choice([0.0, 1.0, 4.0, 10.0]),
@@ -111,9 +112,9 @@ def draw(seed: int, *, kills: int = 0, **fixed: Any) -> Settings:
     if fixed.get("kind", "pbt") in ("pbt", "pbt-sync") and rng.random() < 0.5:
         vars(settings).update(CALM)
     vars(settings).update(fixed)
-    if settings.on_pending == "wait-reused":
+    if settings.mode is Mode.WAIT_REUSED:
         settings.reuse = True
-    if settings.on_pending == "wait-paused" or settings.kind == "resources":
+    if settings.mode is Mode.WAIT_PAUSED or settings.kind == "resources":
         settings.reuse = False
     return settings
 
@@ -193,10 +194,12 @@ class Drawn(tune.Trainable):
 
 
 class Looks(tune.Callback):
-    """Looks after each seventh step."""
+    """Looks at the disk after each seventh step."""
 
-    def __init__(self, look: Callable[[], None]):
-        self.look, self.steps = look, 0
+    ran: Ran
+
+    def __init__(self) -> None:
+        self.steps = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -204,7 +207,16 @@ class Looks(tune.Callback):
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
         self.steps += 1
         if self.steps % 7 == 0:
-            self.look()
+            check_disk(self.ran)
+
+
+class Watched(Plan):
+    """A plan of a sweep at whose disk a test looks."""
+
+    def start(self) -> Ran:
+        looks = Looks()
+        looks.ran = Plan.start(self.calling(looks))
+        return looks.ran
 
 
 def run(folder: Path, seed: int, settings: Settings) -> None:
@@ -235,45 +247,42 @@ def run(folder: Path, seed: int, settings: Settings) -> None:
     ends = {"length": length if settings.end_by == "done" else None}
     ends |= {"failing": settings.failing, "asks": settings.asks}
 
-    def made(folder: Path, **options: Any) -> Ran:
-        box: list[Ran] = []
-        ran = sweep(
-            folder,
-            scheduler(settings, folder),
-            on_pending=settings.on_pending,
-            trainable=type("Drawn", (Drawn,), ends),
-            seed=seed,
-            validate=validate,
-            validation_s=lambda attempt: settings.lag_s * lags.random(),
-            training_s=training_s,
-            settings={
-                "when": settings.when,
-                "max_in_flight": settings.max_in_flight,
-                "max_retries": settings.retries,
-            },
-            policy=EveryIterations(settings.every) if settings.every else AtDecisions(),
-            loggers=settings.loggers,
-            checkpoint_config=tune.CheckpointConfig(
-                num_to_keep=settings.keep,
-                checkpoint_at_end=settings.at_end,
-                checkpoint_score_attribute="accuracy" if settings.ranked else None,
-            ),
-            slots=settings.slots,
-            max_failures=-1 if settings.failing else 0,
-            stop={
-                "done": None,
-                "stop": {"training_iteration": length},
-                "stop_metric": {"accuracy": 1.5, "training_iteration": 3 * length},
-            }[settings.end_by],
-            more_callbacks=(Looks(lambda: check_disk(box[0])),),
-            reuse_actors=settings.reuse,
-            saved_every_s=settings.saved_every_s,
-            listening=False,
-            run=False,
-            **{"trials": settings.trials, **space(), **CASES[settings.kind].options(), **options},
+    def made(folder: Path) -> Plan:
+        case, base = CASES[settings.kind], scheduler(settings, folder)
+        trials = case.trials or settings.trials
+        plan = (
+            Watched(folder, base, settings.mode, trials=trials, seed=seed)
+            .training(
+                type("Drawn", (Drawn,), ends),
+                seconds=training_s,
+                slots=settings.slots,
+                saves=EveryIterations(settings.every) if settings.every else AtDecisions(),
+            )
+            .validating(
+                validate,
+                seconds=lambda attempt: settings.lag_s * lags.random(),
+                when=settings.when,
+                max_in_flight=settings.max_in_flight,
+                max_retries=settings.retries,
+            )
+            .tuning(
+                checkpoint_config=tune.CheckpointConfig(
+                    num_to_keep=settings.keep,
+                    checkpoint_at_end=settings.at_end,
+                    checkpoint_score_attribute="accuracy" if settings.ranked else None,
+                ),
+                max_failures=-1 if settings.failing else 0,
+                stop={
+                    "done": None,
+                    "stop": {"training_iteration": length},
+                    "stop_metric": {"accuracy": 1.5, "training_iteration": 3 * length},
+                }[settings.end_by],
+                reuse_actors=settings.reuse,
+                saved_every_s=settings.saved_every_s,
+                **{**space(), **case.tuning()},
+            )
         )
-        box.append(ran)
-        return ran
+        return plan.logging() if settings.loggers else plan
 
     seed_all(seed)
     WRONG.clear()
@@ -398,21 +407,19 @@ ODD_NAME = "100% %2e#1 lr=0.1&x;y größe \N{SNOWMAN} ~ $HOME {a} c]2"
 
 @pytest.mark.filterwarnings("ignore:Using `CheckpointConfig.num_to_keep")
 @every_case
-def test_random_killed_sweep_loses_and_repeats_nothing_with_every_scheduler(
-    tmp_path, name, on_pending
-):
-    for seed in seeds(1, name, on_pending):
-        known = {"kind": name, "on_pending": on_pending, "kills": seed % 4}
+def test_random_killed_sweep_loses_and_repeats_nothing_with_every_scheduler(tmp_path, name, mode):
+    for seed in seeds(1, name, str(mode)):
+        known = {"kind": name, "mode": mode, "kills": seed % 4}
         run(tmp_path / f"{seed} {ODD_NAME}", seed, draw(seed, **known))
 
 
 def test_clone_of_a_clone_that_has_not_run_since_begins_with_its_donors_weights(tmp_path):
     """Synchronous PBT takes the result of what its donor was before that was overwritten."""
-    run(tmp_path, 3, draw(3, kind="pbt-sync", on_pending="auto"))
+    run(tmp_path, 3, draw(3, kind="pbt-sync", mode=Mode.AUTO))
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("repetition", range(4))  # which trials are first depends on their names
 def test_halving_that_a_kill_interrupts_is_completed_after_the_restore(tmp_path, repetition):
     """The journal has the ends of the worst trials, but not that the others continue."""
-    run(tmp_path, 45, draw(45, kind="bohb", on_pending="wait-paused", kills=1))
+    run(tmp_path, 45, draw(45, kind="bohb", mode=Mode.WAIT_PAUSED, kills=1))

@@ -23,10 +23,13 @@ from tests.support.fakes import FakeClock
 from tests.support.invariants import check_journal
 from tests.support.journals import read
 from tests.support.kills import Killed, killed_after
-from tests.support.restores import prepare_restore, restoring
-from tests.support.schedulers import CASES
-from tests.support.sweeps import LENGTH, Counting, Endless, Ran, sweep
+from tests.support.modes import Mode
+from tests.support.restores import prepare_restore
+from tests.support.schedulers import planned
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import LENGTH, Counting, Endless
 from tunekit.core.events import CheckpointSaved, TrialAdded
+from tunekit.core.validation import Attempt
 from tunekit.driver import run
 from tunekit.errors import ConfigError
 from tunekit.journal.journal import events_in
@@ -36,23 +39,16 @@ pytestmark = pytest.mark.sampled(2)
 SKIP, RESUME = ResumeConfig.ResumeType.SKIP, ResumeConfig.ResumeType.RESUME
 
 
-def fifo(folder: Path, **options: Any) -> Ran:
-    given = {"trainable": Endless, "trials": 3, "stop": {"training_iteration": 6}}
-    lag = {"validation_s": lambda attempt: 2.5}
-    return sweep(folder, listening=False, run=False, **(given | lag | options))
+def fifo(folder: Path, mode: Mode = Mode.CONTINUE, trials: int = 3) -> Plan:
+    plan = Plan(folder, mode=mode, trials=trials).training(Endless).validating(seconds=2.5)
+    return plan.tuning(stop={"training_iteration": 6})
 
 
-def kill(folder: Path, at: int, **options: Any) -> None:
+def kill(plan: Plan, at: int) -> None:
     """Kill a sweep after a number of writes; nothing is left of its driver's own copies."""
     with pytest.raises(Killed), killed_after(at):
-        fifo(folder, **options).sweep.run(most=50_000)
-    shutil.rmtree(f"{folder}-session")
-
-
-def restored(folder: Path, **options: Any) -> Ran:
-    ran = fifo(folder, **{**restoring(folder / "sweep"), **options})
-    ran.sweep.run(most=50_000)
-    return ran
+        plan.run()
+    shutil.rmtree(f"{plan.folder}-session")
 
 
 def complete(ran: Ran, length: int = 6) -> bool:
@@ -62,28 +58,29 @@ def complete(ran: Ran, length: int = 6) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("at", "on_pending", "at_once"),
-    [*itertools.product([30, 55, 80], ["continue", "wait"], [3]), (40, "continue", 1)],
+    ("at", "mode", "at_once"),
+    [*itertools.product([30, 55, 80], [Mode.CONTINUE, Mode.WAIT], [3]), (40, Mode.CONTINUE, 1)],
 )
 def test_sweep_moved_twice_continues_from_its_checkpoints_in_the_new_folder(
-    tmp_path, at, on_pending, at_once
+    tmp_path, at, mode, at_once
 ):
     """Also with trials that are only made after the moves."""
     paths: list[str] = []
 
-    def options() -> dict[str, Any]:
-        return {
-            "on_pending": on_pending,
-            "validate": lambda attempt: paths.append(attempt.request.path) or {"accuracy": 0.5},
-            "search_alg": BasicVariantGenerator(random_state=0, max_concurrent=at_once),
-        }
+    def validate(attempt: Attempt) -> dict[str, float]:
+        paths.append(attempt.request.path)
+        return {"accuracy": 0.5}
 
-    kill(tmp_path / "1", at, **options())
+    def made(name: str) -> Plan:
+        search = BasicVariantGenerator(random_state=0, max_concurrent=at_once)
+        return fifo(tmp_path / name, mode).validating(validate).tuning(search_alg=search)
+
+    kill(made("1"), at)
     shutil.move(tmp_path / "1", tmp_path / "2")
-    kill(tmp_path / "2", 8, **options(), **restoring(tmp_path / "2/sweep"))
+    kill(made("2").restored(), 8)
     shutil.move(tmp_path / "2", tmp_path / "3")
     paths.clear()
-    ran = restored(tmp_path / "3", **options())
+    ran = made("3").restored().run()
     assert complete(ran) and len(ran.trials) == 3
     assert not (tmp_path / "1").exists() and not (tmp_path / "2").exists()
     assert all(list(Path(t.storage.trial_fs_path).glob("checkpoint_*")) for t in ran.trials)
@@ -93,13 +90,13 @@ def test_sweep_moved_twice_continues_from_its_checkpoints_in_the_new_folder(
 
 
 def test_pending_validation_of_a_deleted_checkpoint_fails_after_a_restore(tmp_path):
-    kill(tmp_path, 60)
+    kill(fifo(tmp_path), 60)
     events = read(tmp_path / "sweep")
     ended = {event["id"] for event in events if event["event"] == "validation_ended"}
     [*_, pending] = [e for e in events if e["event"] == "checkpoint_saved" and e["id"] not in ended]
     gone = tmp_path / "sweep" / pending["checkpoint"]
     shutil.rmtree(gone)
-    ran = restored(tmp_path)
+    ran = fifo(tmp_path).restored().run()
     [event] = [e for e in read(tmp_path / "sweep", "validation_ended") if e["id"] == pending["id"]]
     assert event["status"] == "failed" and str(gone) in event["reason"]
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
@@ -108,10 +105,10 @@ def test_pending_validation_of_a_deleted_checkpoint_fails_after_a_restore(tmp_pa
 
 
 def test_trial_without_any_checkpoint_left_starts_over_after_a_restore(tmp_path):
-    kill(tmp_path, 120, saved_every_s=0.0)  # so Tune's state has its checkpoints, too
+    kill(fifo(tmp_path).tuning(saved_every_s=0.0), 120)  # so Tune's state has its checkpoints, too
     for checkpoint in (tmp_path / "sweep").glob("*/checkpoint_*"):
         shutil.rmtree(checkpoint)
-    ran = restored(tmp_path)
+    ran = fifo(tmp_path).restored().run()
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     assert complete(ran)
 
@@ -129,15 +126,14 @@ class Failing(Counting):
 
 def test_sweep_whose_journal_lost_its_end_restores_and_completes(tmp_path):
     """As after an object store has lost the end of the journal, and Tune's files came through."""
-    kill(tmp_path, 90, saved_every_s=0.0)
+    kill(fifo(tmp_path).tuning(saved_every_s=0.0), 90)
     home = tmp_path / "sweep"
     prepare_restore(home)
     [file] = (home / "journal").glob("*.jsonl")
     lines = file.read_bytes().splitlines(keepends=True)
     file.write_bytes(b"".join(lines[:-20]))
     shutil.rmtree(home / "state")  # which would not have come through either
-    ran = fifo(tmp_path, resume=ResumeConfig())
-    ran.sweep.run(most=50_000)
+    ran = fifo(tmp_path).tuning(resume=ResumeConfig()).run()
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
     assert complete(ran)
     numbers = [event["n"] for event in read(home)]
@@ -146,20 +142,21 @@ def test_sweep_whose_journal_lost_its_end_restores_and_completes(tmp_path):
 
 def test_restore_refused_at_its_start_loses_nothing(tmp_path, monkeypatch):
     """No node for validations can read the results, say."""
-    kill(tmp_path, 80)
+    kill(fifo(tmp_path), 80)
     refused = pytest.raises(ConfigError, match="unread")
     with monkeypatch.context() as blind, refused, killed_after(1_000_000):  # it is never reached
         blind.setattr(run, "check_readable", lambda *given: given[-1].add("unread"))
-        fifo(tmp_path, **restoring(tmp_path / "sweep")).sweep.run()
-    assert complete(restored(tmp_path))
+        fifo(tmp_path).restored().run()
+    assert complete(fifo(tmp_path).restored().run())
 
 
 def test_sweep_completes_and_restores_while_the_wall_clock_jumps(tmp_path, monkeypatch):
     """Limits, order and files use a clock that is never set back."""
     draw = random.Random(0)
     monkeypatch.setattr(FakeClock, "time", lambda clock: draw.choice([0.0, 1e9, -1e9, 4e9]))
-    kill(tmp_path, 60, settings={"task_config": train.ValidationTaskConfig(timeout_s=30)})
-    ran = restored(tmp_path)
+    limited = train.ValidationTaskConfig(timeout_s=30)
+    kill(fifo(tmp_path).validating(task_config=limited), 60)
+    ran = fifo(tmp_path).restored().run()
     assert complete(ran)
     check_journal(events_in(tmp_path / "sweep"))
 
@@ -172,18 +169,13 @@ def test_best_checkpoint_is_kept_across_restores(tmp_path, at):
     def score(attempt: Any) -> dict[str, float]:
         return {"accuracy": 0.9 if attempt.request.iteration == 2 else 0.1}
 
-    options = {
-        "trials": 1,
-        "stop": {"training_iteration": 9},
-        "validate": score,
-        "checkpoint_config": tune.CheckpointConfig(
-            num_to_keep=2, checkpoint_score_attribute="accuracy"
-        ),
-        "saved_every_s": 0.0 if at % 2 else float("inf"),
-    }
+    keeps = tune.CheckpointConfig(num_to_keep=2, checkpoint_score_attribute="accuracy")
+    plan = fifo(tmp_path, trials=1).validating(score).tuning(checkpoint_config=keeps)
+    often = 0.0 if at % 2 else float("inf")
+    plan = plan.tuning(stop={"training_iteration": 9}, saved_every_s=often)
     with suppress(Killed), killed_after(at):
-        fifo(tmp_path, **options).sweep.run(most=50_000)
-    [trial] = restored(tmp_path, **options).trials
+        plan.run()
+    [trial] = plan.restored().run().trials
     saved = trial.run_metadata.checkpoint_manager.best_checkpoint_results
     kept = {one.metrics["training_iteration"]: one.metrics.get("accuracy") for one in saved}
     assert kept[2] == 0.9 and len(kept) == 2
@@ -194,9 +186,9 @@ def test_best_checkpoint_is_kept_across_restores(tmp_path, at):
 
 
 def test_restored_sweep_validates_at_the_same_iterations(tmp_path):
-    often = {"trials": 1, "policy": tunekit.EveryIterations(1), "settings": {"when": 5}}
-    kill(tmp_path, 26, stop={"training_iteration": 15}, **often)
-    assert sorted(restored(tmp_path, **often).validated()[0]) == [5, 10, 15]
+    often = fifo(tmp_path, trials=1).training(saves=tunekit.EveryIterations(1)).validating(when=5)
+    kill(often.tuning(stop={"training_iteration": 15}), 26)
+    assert sorted(often.restored().run().validated()[0]) == [5, 10, 15]
 
 
 @pytest.mark.sampled(8)
@@ -206,26 +198,18 @@ def test_restored_sweep_validates_at_the_same_iterations(tmp_path):
 def test_failed_trials_resumed_by_a_restore_terminate_under_each_scheduler(
     tmp_path, name, failures, at
 ):
-    def made(**options: Any) -> Ran:
-        return sweep(
-            tmp_path,
-            CASES[name].make(tmp_path),
-            trainable=Failing,
-            trials=4,
-            stop={"training_iteration": 9},
-            param_space={"folder": str(tmp_path), "lr": 0.1},
-            max_failures=failures,
-            on_pending="wait",
-            listening=False,
-            run=False,
-            **options,
+    def made() -> Plan:
+        return (
+            planned(name, tmp_path, Mode.WAIT, trials=4)
+            .training(Failing)
+            .tuning(param_space={"folder": str(tmp_path), "lr": 0.1})
+            .tuning(stop={"training_iteration": 9}, max_failures=failures)
         )
 
     with suppress(Killed), killed_after(at):
-        made().sweep.run(most=50_000)
+        made().run()
     for _ in range(2):  # it may fail only after the first
-        ran = made(**restoring(tmp_path / "sweep", errored=RESUME))
-        ran.sweep.run(most=50_000)
+        ran = made().restored(errored=RESUME).run()
     assert all(trial.status == "TERMINATED" for trial in ran.trials)
 
 
@@ -235,19 +219,19 @@ def test_journal_records_the_folder_of_trials_that_have_not_asked_for_resources(
             tune_controller.update_max_pending_trials(1)
             return super().choose_trial_to_run(tune_controller)
 
-    ran = sweep(tmp_path, OneByOne(), trials=4, slots=1)
+    ran = Plan(tmp_path, OneByOne(), trials=4).training(slots=1).run()
     added = [event for event in events_in(ran.home) if isinstance(event, TrialAdded)]
     folders = {trial.trial_id: trial.storage.trial_dir_name for trial in ran.trials}
     assert {event.trial_id: event.folder for event in added} == folders
 
 
 @pytest.mark.parametrize("at", [12, 30, 45, 50])
-@pytest.mark.parametrize("on_pending", ["continue", "wait", "wait-paused"])
-def test_trials_not_resumed_terminate_with_all_that_they_reported(tmp_path, at, on_pending):
-    options: dict[str, Any] = {"on_pending": on_pending, "slots": 2, "trials": 5}
-    kill(tmp_path, at, **options)
+@pytest.mark.parametrize("mode", [Mode.CONTINUE, Mode.WAIT, Mode.WAIT_PAUSED])
+def test_trials_not_resumed_terminate_with_all_that_they_reported(tmp_path, at, mode):
+    plan = fifo(tmp_path, mode, trials=5).training(slots=2)
+    kill(plan, at)
     reported = Counter(event["trial_id"] for event in read(tmp_path / "sweep", "reported"))
-    ran = restored(tmp_path, **options, **restoring(tmp_path / "sweep", unfinished=SKIP))
+    ran = plan.restored(unfinished=SKIP).run()
     loaded = tunekit.load(ran.home)
     assert loaded.summary()["state"] == "finished"
     assert set(loaded.trials["status"]) == {"terminated"}
@@ -267,7 +251,7 @@ WORKERS = "epoch-7-run0a1b2c3d-7"
 
 def killed_two(folder: Path) -> list[Path]:
     """Kill a sweep; return the folders of its two trials, of which none has ended."""
-    kill(folder, 40, trials=2)
+    kill(fifo(folder, trials=2), 40)
     return sorted(path.parent for path in (folder / "sweep").glob("*/checkpoint_000000"))
 
 
@@ -294,7 +278,7 @@ def test_restore_removes_unrecorded_uploads_and_nothing_else_and_reuses_no_name(
     for path in (not_uploads[-1] / "half", not_uploads[-1]):
         os.utime(path, (1.0, 1.0))  # older than the sweep
     not_uploads.append(left(tmp_path / "sweep" / "checkpoint_000001"))
-    ran = restored(tmp_path, trials=2)
+    ran = fifo(tmp_path, trials=2).restored().run()
     assert not any(path.exists() for path in cut_off)
     assert all(path.is_dir() for path in (*not_uploads, *known_in(tmp_path)))
     assert len(known_in(tmp_path)) == 2 * 6 and before <= known_in(tmp_path)
@@ -312,12 +296,11 @@ def test_decision_during_a_save_lets_the_save_finish(tmp_path):
         begun.extend([trial.trial_id] if method == "save" else [])
         return {"train": 1.0, "save": 2.0}.get(method, 0.0)
 
-    ran = sweep(
-        tmp_path,
-        ASHAScheduler(grace_period=1, max_t=LENGTH, reduction_factor=2),
-        trials=6,
-        validation_s=lambda attempt: 3.5,
-        training_s=takes_s,
+    ran = (
+        Plan(tmp_path, ASHAScheduler(grace_period=1, max_t=LENGTH, reduction_factor=2), trials=6)
+        .training(seconds=takes_s)
+        .validating(seconds=3.5)
+        .run()
     )
     events = events_in(tmp_path / "sweep")
     assert ran.lengths() and min(ran.lengths().values()) < LENGTH, "some are stopped early"
@@ -334,6 +317,6 @@ def test_upload_that_cannot_be_removed_is_logged_and_the_sweep_completes(
         raise PermissionError("is read-only")
 
     monkeypatch.setattr("tunekit._ray.checkpoints.delete_checkpoint", refuse)
-    ran = restored(tmp_path, trials=2)
+    ran = fifo(tmp_path, trials=2).restored().run()
     assert cut_off.is_dir() and "is read-only" in caplog.text
     assert complete(ran)

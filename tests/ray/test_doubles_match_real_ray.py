@@ -13,8 +13,9 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, FIFOScheduler
 
 import tunekit
+from tests.support.modes import Mode
 from tests.support.real_sweeps import fit
-from tests.support.sweeps import sweep
+from tests.support.sweeps import Plan
 from tunekit.core.events import SnapshotTaken, Waited
 from tunekit.journal.journal import events_in
 
@@ -106,17 +107,13 @@ def test_sweep_in_virtual_time_has_the_journal_of_the_same_sweep_on_real_ray(
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             lrs[trial.trial_id] = trial.config["lr"]
 
-    sweep(
-        tmp_path / "virtual",
-        SCHEDULERS[name](),
-        trainable=Net,
-        trials=1,
-        param_space=space,
-        validate=lambda one: score(lrs[one.request.trial_id], one.request.iteration),
-        on_pending="wait",
-        settings=settings,
-        more_callbacks=(Configured(),),
-        max_concurrent=1,
+    (
+        Plan(tmp_path / "virtual", SCHEDULERS[name](), Mode.WAIT, trials=1)
+        .training(Net)
+        .validating(lambda one: score(lrs[one.request.trial_id], one.request.iteration), **settings)
+        .tuning(param_space=space, max_concurrent=1)
+        .calling(Configured())
+        .run()
     )
     real, virtual = history(tmp_path / "real/sweep"), history(tmp_path / "virtual/sweep")
     assert {one.get("status") for one in real} >= {"validated", "failed"}

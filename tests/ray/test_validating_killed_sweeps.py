@@ -18,25 +18,22 @@ from ray import train, tune
 
 import tunekit
 from tests.support.kills import Killed, bury, killed_after
+from tests.support.modes import Mode
 from tests.support.real_sweeps import joining
 from tests.support.schedulers import pbt
-from tests.support.sweeps import sweep
+from tests.support.sweeps import Plan
 from tests.support.versioned import Versioned, version_at
 from tunekit.cli.commands import tunekit as command
 
 
 def killed(folder: Path) -> Path:
     """Run a population that is killed; return its folder."""
+    base = pbt(synch=True, quantile_fraction=0.25)
+    plan = Plan(folder, base, Mode.WAIT, trials=4).training(Versioned)
+    plan = plan.tuning(param_space={"length": 8, "lr": tune.uniform(0.0, 1.0)})
+    plan = plan.validating(lambda at: {"accuracy": float(version_at(at.request.path))})
     with suppress(Killed), killed_after(150):
-        sweep(
-            folder,
-            pbt(synch=True, quantile_fraction=0.25),
-            on_pending="wait",
-            trainable=Versioned,
-            trials=4,
-            param_space={"length": 8, "lr": tune.uniform(0.0, 1.0)},
-            validate=lambda attempt: {"accuracy": float(version_at(attempt.request.path))},
-        )
+        plan.run()
     bury(folder / "sweep")
     return folder / "sweep"
 

@@ -4,8 +4,11 @@ Sweeps in this process, in virtual time:
 
 - ``local_sweep``: Tune's own controller, over trainables that are not actors.
 - ``fakes``: a clock that does not wait, and validations that last and fail as a test says.
-- ``sweeps``: a sweep with validation on these, and what its scheduler was called with.
+- ``sweeps``: plans of sweeps with validation on these, described step by step, and what has run.
+- ``trainables``: what they train, and how good it is.
+- ``modes``: what trials do while scores are pending.
 - ``schedulers``: every scheduler, set up for short sweeps; ``every_case`` runs a test with each.
+- ``heard``: what a scheduler was told, and what it decided.
 - ``versioned``: trials whose weights are a number, to check what a clone continues from.
 
 What must always hold, and what tries to break it:
@@ -26,7 +29,7 @@ Readers:
 - ``readers``: journals without a sweep, and the command line.
 - ``recordings``: sweeps to read, and journals that grow.
 - ``asgi``: a browser of the live page, without a network.
-- ``chromium``: a real browser, and what it runs in a page (``browser_scripts``).
+- ``chromium``: a real browser; ``browser_scripts`` has what it runs in a page.
 
 A real Ray:
 

@@ -1,27 +1,20 @@
-"""The rules that hold for every scheduler, and sweeps with each of them."""
+"""The rules that hold for every scheduler."""
 
 from __future__ import annotations
 
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ray.tune.experiment import Trial
 from ray.tune.result import TRAINING_ITERATION
 
 from tests.support.invariants import check_journal
 from tests.support.journals import read
-from tests.support.schedulers import CASES
-from tests.support.sweeps import Ran, index_of, sweep
+from tests.support.local_sweep import index_of
+from tests.support.sweeps import Ran
 from tunekit.core.validation import Attempt
 from tunekit.journal.journal import events_in
-
-
-def run(name: str, folder: Path, **options: Any) -> Ran:
-    """A sweep with one of the schedulers."""
-    case = CASES[name]
-    return sweep(folder, case.make(folder), **{**options, **case.options()})
 
 
 def lags(seed: int, most: float) -> Callable[[Attempt], float]:

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.kills import run_killed
+from tests.support.modes import Mode
 from tests.support.schedulers import asha, pbt, seed_all, space
-from tests.support.sweeps import Counting, sweep
+from tests.support.sweeps import Plan
+from tests.support.trainables import Counting
 
 FOLDER = Path(__file__).resolve().parents[1] / "golden"
 TABLES = ("trials", "reports", "validations", "decisions")
@@ -37,20 +39,18 @@ def fifo(folder: Path) -> Path:
             raise RuntimeError("fails")
         return {"accuracy": 0.1 * attempt.request.iteration, "odd": float("nan")}
 
-    return sweep(folder, trainable=Short, trials=2, validate=validate).home
+    return Plan(folder, trials=2).training(Short).validating(validate).run().home
 
 
 def halving(folder: Path) -> Path:
-    return sweep(folder, asha(), trials=5, on_pending="wait").home
+    return Plan(folder, asha(), Mode.WAIT, trials=5).run().home
 
 
 def population(folder: Path) -> Path:
     """A population that is killed and restored."""
 
-    def make(folder: Path, **options: Any) -> Any:
-        return sweep(
-            folder, pbt(), trainable=Short, trials=3, seed=2, run=False, **space(), **options
-        )
+    def make(folder: Path) -> Plan:
+        return Plan(folder, pbt(), trials=3, seed=2).training(Short).tuning(**space())
 
     return run_killed(folder, make, iter([30]))[0].home
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,8 +14,7 @@ from msgspec.structs import replace
 from ray.train._internal.syncer import _BackgroundProcess
 
 from tests.support.invariants import JournalSummary, check_journal
-from tests.support.restores import restoring
-from tests.support.sweeps import Ran
+from tests.support.sweeps import Plan, Ran
 from tunekit.core.events import SnapshotTaken
 from tunekit.driver import ledger
 from tunekit.journal.journal import events_in
@@ -96,7 +95,7 @@ def bury(home: Path) -> None:
 
 
 def killed_at_each(
-    folder: Path, make: Callable[..., Ran], every: int, start: int = 0
+    folder: Path, make: Callable[[Path], Plan], every: int, start: int = 0
 ) -> Iterator[tuple[Ran, JournalSummary]]:
     """Run sweeps that are each killed once, every few writes later; the last one is not killed."""
     for at in itertools.count(start, every):
@@ -110,7 +109,7 @@ def killed_at_each(
 
 def run_killed(
     folder: Path,
-    make: Callable[..., Ran],
+    make: Callable[[Path], Plan],
     lives: Iterator[int],
     *,
     torn: bool = False,
@@ -121,7 +120,7 @@ def run_killed(
 
     Args:
         folder: Where it goes.
-        make: ``make(folder, resume=..., mended=...)`` makes a sweep that has not run.
+        make: Returns the plan of the sweep in a folder.
         lives: After how many writes it is killed, life by life.
         torn: Whether the last write is torn.
         elsewhere: Whether it is restored on another machine, without the driver's own copies.
@@ -131,26 +130,21 @@ def run_killed(
         The sweep's last life, and how often it was killed.
     """
     kills, home = 0, folder / "sweep"
-    options: dict[str, Any] = {}
+    begun = False
     while kills < most:
         writes = next(lives, None)
+        plan = make(folder)
+        if begun:
+            plan = plan.restored()
         try:
-            if writes is None:
-                ran = make(folder, **options)
-                ran.sweep.run(most=50_000)
-                return ran, kills
-            with killed_after(writes, torn=torn):
-                ran = make(folder, **options)
-                ran.sweep.run(most=50_000)
-                return ran, kills
+            with nullcontext() if writes is None else killed_after(writes, torn=torn):
+                return plan.run(), kills
         except Killed:
             kills += 1
         if elsewhere:
             shutil.rmtree(f"{folder}-session", ignore_errors=True)
         events = events_in(home) if (home / "journal").is_dir() else []
-        if any(isinstance(event, SnapshotTaken) for event in events):
-            options = restoring(home)
-        else:
-            shutil.rmtree(home)  # nothing had begun
-            options = {}
+        begun = any(isinstance(event, SnapshotTaken) for event in events)
+        if not begun:
+            shutil.rmtree(home)
     raise AssertionError(f"The sweep is not over after {kills} kills.")

@@ -5,41 +5,42 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler
 
 from tests.support import schedulers
 from tests.support.kills import run_killed
-from tests.support.sweeps import Ran, sweep
+from tests.support.modes import Mode
+from tests.support.sweeps import Plan, Ran
 
 
-def asha(folder: Path, **options: Any) -> Ran:
+def asha(folder: Path) -> Plan:
     """A sweep whose trials are stopped at three rungs."""
     base = ASHAScheduler(max_t=9, grace_period=1, reduction_factor=3)
     space = {"lr": tune.loguniform(1e-3, 1e-1), "width": 8}
-    options = {"trials": 12, "loggers": True, "param_space": space, **options}
-    return sweep(folder, base, validation_s=lambda a: 0.5 + a.request.iteration % 3, **options)
+    plan = Plan(folder, base, trials=12).tuning(param_space=space).logging()
+    return plan.validating(seconds=lambda a: 0.5 + a.request.iteration % 3)
 
 
-def pbt(folder: Path, **options: Any) -> Ran:
+def pbt(folder: Path) -> Plan:
     """A population whose members are overwritten."""
     schedulers.seed_all(0)  # PBT draws donors and hyperparameters
     base = schedulers.pbt(hyperparam_mutations={"lr": [0.1, 0.2, 0.3]}, quantile_fraction=0.5)
-    known = {"trials": 4, "loggers": True, "on_pending": "wait", "param_space": {"lr": 0.1}}
-    return sweep(folder, base, validation_s=lambda a: 1.5, **known, **options)
+    plan = Plan(folder, base, Mode.WAIT, trials=4).tuning(param_space={"lr": 0.1}).logging()
+    return plan.validating(seconds=1.5)
 
 
 def killed(folder: Path, seed: int = 1, look: Callable[[Path], object] = lambda home: None) -> Ran:
     """A sweep that is killed up to four times and restored; ``look`` gets its folder in between."""
     draw = random.Random(seed)
 
-    def make(folder: Path, **options: Any) -> Ran:
+    def make(folder: Path) -> Plan:
         if (folder / "sweep/journal").is_dir():
             look(folder / "sweep")
-        return asha(folder, run=False, listening=False, on_pending="wait", **options)
+        return replace(asha(folder), mode=Mode.WAIT)
 
     lives = iter([draw.randrange(30, 160) for _ in range(4)])
     ran, _ = run_killed(folder, make, lives, torn=bool(seed % 2))

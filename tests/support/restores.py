@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.tune import ResumeConfig
 
 import tunekit
 from tests.support.fakes import FakeClock
@@ -92,8 +91,3 @@ def contents(folder: Path) -> dict[str, bytes]:
     """All files of a folder, to see that nothing was changed."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def restoring(home: Path, **resume: Any) -> dict[str, Any]:
-    """Put Tune's files back; return the options with which a sweep is made that goes on."""
-    return {"mended": prepare_restore(home), "resume": ResumeConfig(**resume)}

@@ -28,10 +28,9 @@ from ray.tune.schedulers import pb2 as pb2_module
 from ray.tune.schedulers.pb2 import PB2
 from ray.tune.search import Searcher
 
+from tests.support.modes import MODES, Mode
+from tests.support.sweeps import Plan
 from tunekit.schedulers import MOASHA, PromotionASHA
-
-#: The modes of ``tests.support.sweeps`` in which every scheduler runs.
-MODES = ["auto", "auto-beside", "wait", "wait-reused", "wait-paused", "continue"]
 
 
 class Pausable(Searcher):
@@ -75,15 +74,17 @@ class Case:
 
     Attributes:
         make: Makes one; gets a folder.
-        modes: The ``on_pending`` that it is right with.
+        modes: Those that it is right with.
         clones: Whether it overwrites trials.
-        options: Other arguments of ``tests.support.sweeps.sweep``, made anew for each.
+        tuning: Further options of a plan, made anew for each.
+        trials: How many it needs, if not any number.
     """
 
     make: Callable[[Path], TrialScheduler]
-    modes: list[str] = field(default_factory=lambda: list(MODES))
+    modes: list[Mode] = field(default_factory=lambda: list(MODES))
     clones: bool = False
-    options: Callable[[], dict[str, Any]] = dict
+    tuning: Callable[[], dict[str, Any]] = dict
+    trials: int | None = None
 
 
 HALVING = {"max_t": 9, "grace_period": 1, "reduction_factor": 3}
@@ -181,36 +182,46 @@ CASES: dict[str, Case] = {
     "hyperband": Case(lambda _: HyperBandScheduler(max_t=9, reduction_factor=3)),
     "bohb": Case(
         lambda _: HyperBandForBOHB(max_t=9, reduction_factor=3),
-        options=lambda: {"search_alg": Pausable(), **space()},
+        tuning=lambda: {"search_alg": Pausable(), **space()},
     ),
     "median": Case(lambda _: median()),
     "median-soft": Case(lambda _: median(hard_stop=False)),
-    "pbt": Case(lambda _: pbt(), clones=True, options=space),
+    "pbt": Case(lambda _: pbt(), clones=True, tuning=space),
     "pbt-sync": Case(
         lambda _: pbt(synch=True),
-        modes=["auto", "wait-reused", "wait", "wait-paused"],
+        modes=[Mode.AUTO, Mode.WAIT_REUSED, Mode.WAIT, Mode.WAIT_PAUSED],
         clones=True,
-        options=space,
+        tuning=space,
     ),
-    "pbt-replay": Case(replay, clones=True, options=lambda: {"trials": 1}),
-    "pb2": Case(pb2, clones=True, options=space),
+    "pbt-replay": Case(replay, clones=True, trials=1),
+    "pb2": Case(pb2, clones=True, tuning=space),
     "pb2-sync": Case(
         lambda folder: pb2(folder, synch=True),
-        modes=["wait-reused", "wait", "wait-paused"],
+        modes=[Mode.WAIT_REUSED, Mode.WAIT, Mode.WAIT_PAUSED],
         clones=True,
-        options=space,
+        tuning=space,
     ),
     "resources": Case(
         lambda _: ResourceChangingScheduler(asha(), more_and_less),
-        modes=[mode for mode in MODES if mode != "wait-reused"],
+        modes=[mode for mode in MODES if mode is not Mode.WAIT_REUSED],
     ),
 }
 
 
+def planned(
+    name: str, folder: Path, mode: Mode = Mode.CONTINUE, *, trials: int = 8, seed: int = 0
+) -> Plan:
+    """Return the plan of a sweep with one of :data:`CASES`."""
+    case = CASES[name]
+    base = case.make(folder)
+    plan = Plan(folder, base, mode, trials=case.trials or trials, seed=seed)
+    return plan.tuning(**case.tuning())
+
+
 def every_case(test: Callable[..., None]) -> Callable[..., None]:
     """Run a test with every scheduler, in all modes that it supports; at each push, in one."""
-    cases = [(name, on_pending) for name, case in CASES.items() for on_pending in case.modes]
-    return pytest.mark.one_mode(pytest.mark.parametrize(("name", "on_pending"), cases)(test))
+    cases = [(name, mode) for name, case in CASES.items() for mode in case.modes]
+    return pytest.mark.one_mode(pytest.mark.parametrize(("name", "mode"), cases)(test))
 
 
 def seed_all(seed: int) -> None:

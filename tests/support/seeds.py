@@ -6,6 +6,9 @@ import datetime
 import os
 import zlib
 from collections.abc import Sequence
+from typing import TypeVar
+
+Named = TypeVar("Named")
 
 #: Times as many as at each push, from the environment: ``TUNEKIT_SCHEDULES=30 scripts/test``.
 SCHEDULES = int(os.environ.get("TUNEKIT_SCHEDULES", "1"))
@@ -28,14 +31,14 @@ def at_push(test: str, count: int, one_in: int) -> range:
     return range(drawn_by(test) % min(one_in, count), count, one_in)
 
 
-def mode_at_push(case: str, modes: Sequence[str]) -> str:
+def mode_at_push(case: str, modes: Sequence[Named]) -> Named:
     """Return in which mode a test of a scheduler runs at each push.
 
     That is the default in half of the tests, and in the others one that differs from test to test
     and from day to day, so that each one is covered.
     """
-    others, drawn = [mode for mode in modes if mode != "auto"], drawn_by(case)
-    if not others or ("auto" in modes and drawn % 2):
+    others, drawn = [mode for mode in modes if str(mode) != "auto"], drawn_by(case)
+    if not others or (len(others) < len(modes) and drawn % 2):
         return modes[0]
     return others[drawn // 2 % len(others)]
 

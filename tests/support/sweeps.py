@@ -1,40 +1,31 @@
-"""A sweep for tests: a trainable whose score is a function of its state, run in this process."""
+"""Sweeps for tests, planned step by step and run in this process."""
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ray import tune
+from ray.tune import ResumeConfig
 from ray.tune.experiment import Trial
 from ray.tune.logger import CSVLoggerCallback, JsonLoggerCallback
-from ray.tune.result import RESULT_DUPLICATE
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 import tunekit
 from tests.support.fakes import FakeClock, FakeExecutor
+from tests.support.heard import Heard, listen
 from tests.support.journals import read, scores_of
 from tests.support.local_sweep import LocalSweep, index_of
-from tunekit._ray.asking import INQUIRY
-from tunekit.core.inquiry import Inquiry
-from tunekit.core.metrics import GENERATION
-from tunekit.core.shares import Shares
+from tests.support.modes import Mode
+from tests.support.restores import prepare_restore
+from tests.support.trainables import Counting, quality
 from tunekit.core.validation import Attempt
 from tunekit.core.values import finite_number
 from tunekit.driver.restore import Restore
-
-LENGTH = 9
-
-
-def quality(index: int, iteration: int, seed: int = 0) -> float:
-    """Return the score of a trial's weights: the longer it trained, the better, with noise."""
-    draw = random.Random(f"{seed}/{index}/{iteration}")
-    talent = random.Random(f"{seed}/{index}").random()
-    return talent * iteration + draw.random()
+from tunekit.policies import CheckpointPolicy
 
 
 def rows_of(trial: Trial) -> list[dict[str, Any]]:
@@ -43,7 +34,7 @@ def rows_of(trial: Trial) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-class SavesWhen(tunekit.policies.CheckpointPolicy):
+class SavesWhen(CheckpointPolicy):
     """A checkpoint at the iterations that a test names."""
 
     def __init__(self, due: Callable[[Trial, Mapping[str, Any]], bool]):
@@ -51,86 +42,6 @@ class SavesWhen(tunekit.policies.CheckpointPolicy):
 
     def due(self, trial: Trial, result: Mapping[str, Any]) -> bool:
         return bool(self._due(trial, result))
-
-
-class Counting(tune.Trainable):
-    """Its state is the number of its iterations; it ends by itself after ``LENGTH`` of them."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        self.steps = 0
-        self.fail_at = config.get("fail_at")
-
-    def step(self) -> dict[str, Any]:
-        self.steps += 1
-        if self.fail_at == self.steps and not self.iteration_was_restored():
-            raise RuntimeError(f"fails at {self.steps}")
-        return {"loss": 1.0 / self.steps, "done": self.steps >= LENGTH}
-
-    def iteration_was_restored(self) -> bool:
-        return self._restored
-
-    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
-        return {"steps": self.steps}
-
-    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.steps = checkpoint["steps"]
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        self.setup(new_config)
-        return True
-
-
-#: What trials were told: ``(trial ID, iteration, [(iteration, status, score), ...])``.
-ANSWERS: list[tuple[str, int, list[tuple[int, str, float | None]]]] = []
-
-
-class Asking(Counting):
-    """Asks for its scores after each of its reports, in the middle of an iteration."""
-
-    inquiry = Inquiry(blocks=True)
-    told: list[Any]
-
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self.owes = False
-
-    def step(self) -> dict[str, Any]:
-        if self.owes:
-            self.owes = False
-            return {INQUIRY: self.inquiry, RESULT_DUPLICATE: True}
-        if "told" in vars(self):
-            self.heard(vars(self).pop("told"))
-        result, self.owes = super().step(), True
-        return result
-
-    def heard(self, told: list[Any]) -> None:
-        """Note what it was told."""
-        answer = [
-            (one.metrics["training_iteration"], one.status.value, one.metrics.get("accuracy"))
-            for one in told
-        ]
-        ANSWERS.append((self.trial_id, self.steps, answer))
-
-
-class Endless(Counting):
-    """Like the class above, but never ends by itself."""
-
-    def step(self) -> dict[str, Any]:
-        return {**super().step(), "done": False}
-
-
-class FailsOnce(Counting):
-    """Fails when it is trained for the sixth time, and not again."""
-
-    def setup(self, config: dict[str, Any]) -> None:
-        super().setup(config)
-        self.fail_at = 6
-
-    def iteration_was_restored(self) -> bool:
-        mark = Path(self.logdir, "has-failed")
-        again = mark.exists()
-        mark.touch()
-        return again
 
 
 class Most(tune.Callback):
@@ -144,78 +55,8 @@ class Most(tune.Callback):
 
 
 @dataclass
-class Heard:
-    """The calls that a scheduler received, and its decisions.
-
-    ``results`` has (trial, iteration, score, decision), ``generations`` that of each result.
-    """
-
-    results: list[tuple[int, int, float, str]] = field(default_factory=list)
-    generations: list[int] = field(default_factory=list)
-    statuses: list[str] = field(default_factory=list)
-    ends: list[tuple[int, float | None]] = field(default_factory=list)
-    added: list[int] = field(default_factory=list)
-    errors: list[int] = field(default_factory=list)
-
-    def of(self, index: int) -> list[int]:
-        return [iteration for trial, iteration, _, _ in self.results if trial == index]
-
-    def places(self, index: int) -> list[tuple[int, int]]:
-        """(generation, iteration) of the results of a trial."""
-        both = zip(self.generations, self.results, strict=True)
-        return [(generation, result[1]) for generation, result in both if result[0] == index]
-
-
-def listen(base: TrialScheduler, metric: str = "accuracy") -> Heard:
-    """Record the calls and decisions of a scheduler, which keeps its type."""
-    heard = Heard()
-    on_result, on_complete = base.on_trial_result, base.on_trial_complete
-    on_remove, on_error = base.on_trial_remove, base.on_trial_error
-    on_add = base.on_trial_add
-
-    def add(controller: Any, trial: Trial) -> None:
-        heard.added.append(index_of(trial))
-        on_add(controller, trial)
-
-    def result(controller: Any, trial: Trial, result: dict[str, Any]) -> str:
-        if trial.status == Trial.PAUSED:  # it is reminded of a result that it has heard
-            return on_result(controller, trial, result)
-        heard.statuses.append(trial.status)
-        score, at = result.get(metric), len(heard.results)
-        decision = on_result(controller, trial, result)
-        told = (index_of(trial), result["training_iteration"], score, decision)
-        heard.results.insert(at, told)
-        heard.generations.insert(at, result.get(GENERATION, 0))
-        return decision
-
-    by_itself: list[int] = []  # HyperBand tells itself to remove a trial that it hears of
-
-    def complete(controller: Any, trial: Trial, result: dict[str, Any]) -> None:
-        heard.ends.append((index_of(trial), result.get(metric)))
-        by_itself.append(index_of(trial))
-        on_complete(controller, trial, result)
-        by_itself.pop()
-
-    def remove(controller: Any, trial: Trial) -> None:
-        if by_itself[-1:] != [index_of(trial)]:
-            heard.ends.append((index_of(trial), None))
-        on_remove(controller, trial)
-
-    def error(controller: Any, trial: Trial) -> None:
-        heard.errors.append(index_of(trial))
-        by_itself.append(index_of(trial))
-        on_error(controller, trial)
-        by_itself.pop()
-
-    base.on_trial_result, base.on_trial_complete = result, complete
-    base.on_trial_remove, base.on_trial_error = remove, error
-    base.on_trial_add = add
-    return heard
-
-
-@dataclass
 class Ran:
-    """A finished sweep."""
+    """A sweep that has run, or can be run step by step."""
 
     sweep: LocalSweep
     validation: tunekit.ValidationCallback
@@ -271,148 +112,184 @@ class Ran:
 
 
 @dataclass(frozen=True)
-class Mode:
-    """What trials do while scores are pending, and how they share the cluster with validations.
+class Plan:
+    """A sweep to be run, with validations as long and as good as a test sets; FIFO by default.
+
+    Each of the methods below returns another plan, with what was given and else as it was.
 
     Attributes:
-        on_pending: As for ``ValidationConfig``.
-        reuse_actors: As for ``TuneConfig``.
-        shares: How trials and validations share the cluster.
-        need: What a validation needs, if trials never have it.
-    """
-
-    on_pending: str
-    reuse_actors: bool = False
-    shares: Shares = field(default_factory=Shares)
-    need: dict[str, float] | None = None
-
-
-_BESIDE = Shares(apart=True, dedicated=True)
-_PAUSED = Shares(exclusive=True)
-_APART = {"validating": 1.0}
-#: By their names in tests.
-MODES: dict[str, Mode] = {
-    "auto": Mode("auto"),
-    "auto-beside": Mode("auto", shares=_BESIDE),  # validations have resources of their own
-    "wait": Mode("wait"),
-    "wait-reused": Mode("wait", reuse_actors=True),
-    "wait-paused": Mode("wait", shares=_PAUSED, need=_APART),  # a trial or a validation runs
-    "continue": Mode("continue"),
-    "continue-reused": Mode("continue", reuse_actors=True),
-}
-
-
-def sweep(
-    folder: Path,
-    base: TrialScheduler | None = None,
-    *,
-    on_pending: str = "continue",
-    trainable: type[tune.Trainable] = Counting,
-    trials: int = 8,
-    seed: int = 0,
-    validate: Callable[[Attempt], Any] | None = None,
-    validation_s: Callable[[Attempt], float] = lambda attempt: 1.0,
-    training_s: Callable[[Trial, str], float] | None = None,
-    settings: dict[str, Any] | None = None,
-    policy: tunekit.policies.CheckpointPolicy | None = None,
-    more_callbacks: tuple[tune.Callback, ...] = (),
-    later_callbacks: tuple[tune.Callback, ...] = (),
-    loggers: bool = False,
-    run: bool = True,
-    validation_slots: int = 1_000_000,
-    metric: str | None = "accuracy",
-    mode: str | None = "max",
-    mended: int | None = None,
-    listening: bool = True,
-    executor_class: type[FakeExecutor] = FakeExecutor,
-    **options: Any,
-) -> Ran:
-    """Run a sweep whose validations have the durations and outcomes that a test sets.
-
-    Args:
-        folder: The folder of the experiment's files.
-        base: The scheduler; FIFO by default.
-        on_pending: The name of one of :data:`MODES`.
-        trainable, trials, metric, mode: What is trained, how often, and what ranks it.
+        folder: The folder of the experiment's folder.
+        base: The scheduler.
+        mode: What trials do while scores are pending.
+        trials: How many.
         seed: That of Tune's random choices, and of the scores by default (:func:`quality`).
-        validate: ``validate(attempt)`` returns the metrics of an attempt, or raises an error.
-        validation_s: ``validation_s(attempt)`` returns its duration, in seconds.
-        validation_slots: How many validations run at once outside of trials.
-        training_s: As ``seconds`` of :class:`LocalSweep`; by default, 1 s for each iteration.
-        settings: Of the ``ValidationConfig``. By default, each checkpoint is validated, and
-            failures are ignored.
-        policy: When trials save; by default, at each iteration.
-        more_callbacks, later_callbacks: Before and after the one that validates.
-        loggers: Whether Tune's own loggers write files.
-        run: Whether it is run to its end.
-        mended: In a restore, the line of the journal up to which the searcher was saved.
-        listening: Whether calls of the scheduler are recorded.
-        executor_class: What runs the validations.
-        options: Further ones of :class:`LocalSweep`.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     plan = Plan(Path(folder), mode=Mode.WAIT, trials=2).training(slots=1)
+        ...     ran = plan.validating(lambda attempt: {"accuracy": 0.5}, seconds=3.0).run()
+        >>> ran.lengths(), ran.validation.summary()["validated"]
+        ({0: 9, 1: 9}, 18)
     """
-    base, clock = base or FIFOScheduler(), FakeClock()
-    numbers: dict[str, int] = {}
 
-    def by_default(attempt: Attempt) -> dict[str, float]:
-        request = attempt.request
-        index = numbers.get(request.trial_id)
-        if index is None:  # of a restored sweep, and not started since
-            index = int(request.trial_id.rsplit("_", 1)[-1], 16)
-        return {"accuracy": quality(index, request.iteration, seed)}
+    folder: Path
+    base: TrialScheduler | None = None
+    mode: Mode = Mode.CONTINUE
+    _: KW_ONLY
+    trials: int = 8
+    seed: int = 0
+    _trainable: type[tune.Trainable] = Counting
+    _training_s: Mapping[str, float] | Callable[[Trial, str], float] = field(
+        default_factory=lambda: {"train": 1.0}
+    )
+    _slots: int | Callable[[], int] = 1_000_000
+    _saves: tune.Callback | None = None
+    _outcome: Callable[[Attempt], Any] | None = None
+    _validation_s: float | Callable[[Attempt], float] = 1.0
+    _validation_slots: int = 1_000_000
+    _executor: type[FakeExecutor] = FakeExecutor
+    _settings: Mapping[str, Any] = field(default_factory=dict)
+    _tuning: Mapping[str, Any] = field(default_factory=dict)
+    _first: tuple[tune.Callback, ...] = ()
+    _last: tuple[tune.Callback, ...] = ()
+    _resume: ResumeConfig | None = None
 
-    executor = executor_class(
-        clock,
-        validate or by_default,
-        validation_s,
-        slots=validation_slots,
-        in_trials=on_pending == "auto",
-    )
-    how = MODES[on_pending]
-    if how.reuse_actors:
-        options.setdefault("reuse_actors", True)
-    by_itself = {
-        "fn": lambda checkpoint: {},
-        "when": 1,
-        "on_pending": how.on_pending,
-        "on_failure": "ignore",
-    }
-    config = tunekit.ValidationConfig(**{**by_itself, **(settings or {})})
-    validation = tunekit.ValidationCallback(
-        config,
-        executor=executor,
-        clock=clock,
-    )
-    if how.need is not None:
-        executor.__class__ = type("Apart", (executor_class,), {"need": how.need})
-    validation.shares = how.shares
-    if mended is not None:
-        validation.restore = Restore(mended)
-    heard = listen(base) if listening else Heard()
-    policy = policy or tunekit.EveryIterations(1)
-    callbacks = [_Numbers(numbers), policy, *more_callbacks, validation, *later_callbacks]
-    if loggers:
-        callbacks += [JsonLoggerCallback(), CSVLoggerCallback()]
-    local = LocalSweep(
-        trainable,
-        folder,
-        clock,
-        num_samples=trials,
-        scheduler=tunekit.ValidatedScheduler(base),
-        callbacks=callbacks,
-        metric=metric,
-        mode=mode,
-        seconds=training_s or (lambda trial, method: 1.0 if method == "train" else 0.0),
-        next_due=executor.next_due,
-        seed=seed,
-        **options,
-    )
-    if run:
+    def training(
+        self,
+        trainable: type[tune.Trainable] | None = None,
+        *,
+        seconds: Mapping[str, float] | Callable[[Trial, str], float] | None = None,
+        slots: int | Callable[[], int] | None = None,
+        saves: tune.Callback | None = None,
+    ) -> Plan:
+        """Set what is trained.
+
+        Args:
+            trainable: By default, :class:`Counting`.
+            seconds: The duration of each method, or a function of the trial and the method; by
+                default, 1 s for each iteration.
+            slots: How many trials run at once, or a function that returns that.
+            saves: The policy of when trials save; by default, at each iteration.
+        """
+        return self._with(_trainable=trainable, _training_s=seconds, _slots=slots, _saves=saves)
+
+    def validating(
+        self,
+        outcome: Callable[[Attempt], Any] | None = None,
+        *,
+        seconds: float | Callable[[Attempt], float] | None = None,
+        slots: int | None = None,
+        executor: type[FakeExecutor] | None = None,
+        **settings: Any,
+    ) -> Plan:
+        """Set how checkpoints are validated.
+
+        Args:
+            outcome: ``outcome(attempt)`` returns the metrics of an attempt, or raises an error.
+            seconds: The duration of an attempt, or a function of it.
+            slots: How many validations run at once outside of trials.
+            executor: The class of what runs them.
+            settings: Of the ``ValidationConfig``. By default, each checkpoint is validated, and
+                failures are ignored.
+        """
+        return self._with(
+            _outcome=outcome,
+            _validation_s=seconds,
+            _validation_slots=slots,
+            _executor=executor,
+            _settings={**self._settings, **settings},
+        )
+
+    def tuning(self, **options: Any) -> Plan:
+        """Set further options of :class:`LocalSweep`; the metric is ``accuracy`` by default."""
+        return self._with(_tuning={**self._tuning, **options})
+
+    def calling(self, *callbacks: tune.Callback, last: tuple[tune.Callback, ...] = ()) -> Plan:
+        """Add callbacks before the one that validates, and after it."""
+        return self._with(_first=(*self._first, *callbacks), _last=(*self._last, *last))
+
+    def logging(self) -> Plan:
+        """Let Tune's own loggers write files."""
+        return self.calling(last=(JsonLoggerCallback(), CSVLoggerCallback()))
+
+    def restored(self, **resume: Any) -> Plan:
+        """Continue the sweep in the folder, as with a ``ResumeConfig``."""
+        return self._with(_resume=ResumeConfig(**resume))
+
+    def _with(self, **parts: Any) -> Plan:
+        return replace(self, **{name: part for name, part in parts.items() if part is not None})
+
+    def start(self) -> Ran:
+        """Prepare the sweep, of which no step is run."""
+        base, clock = self.base or FIFOScheduler(), FakeClock()
+        numbers: dict[str, int] = {}
+
+        def by_default(attempt: Attempt) -> dict[str, float]:
+            request = attempt.request
+            index = numbers.get(request.trial_id)
+            if index is None:  # of a restored sweep, and not started since
+                index = int(request.trial_id.rsplit("_", 1)[-1], 16)
+            return {"accuracy": quality(index, request.iteration, self.seed)}
+
+        validation_s, training_s = self._validation_s, self._training_s
+        executor = self._executor(
+            clock,
+            self._outcome or by_default,
+            validation_s if callable(validation_s) else lambda attempt: validation_s,
+            slots=self._validation_slots,
+            in_trials=self.mode is Mode.AUTO,
+        )
+        if self.mode.need is not None:
+            executor.__class__ = type("Apart", (self._executor,), {"need": self.mode.need})
+        settings = {
+            "fn": lambda checkpoint: {},
+            "when": 1,
+            "on_pending": self.mode.on_pending,
+            "on_failure": "ignore",
+        }
+        config = tunekit.ValidationConfig(**{**settings, **self._settings})
+        validation = tunekit.ValidationCallback(config, executor=executor, clock=clock)
+        validation.shares = self.mode.shares
+        if self._resume is not None:
+            validation.restore = Restore(prepare_restore(self.folder / "sweep"))
+        heard = listen(base, self._tuning.get("metric") or "accuracy")
+        policy = self._saves or tunekit.EveryIterations(1)
+        options = {
+            "metric": "accuracy",
+            "mode": "max",
+            "reuse_actors": self.mode.reuse_actors,
+            "resume": self._resume,
+            **self._tuning,
+        }
+        local = LocalSweep(
+            self._trainable,
+            self.folder,
+            clock,
+            num_samples=self.trials,
+            scheduler=tunekit.ValidatedScheduler(base),
+            callbacks=[_Numbers(numbers), policy, *self._first, validation, *self._last],
+            slots=self._slots,
+            seconds=(
+                training_s
+                if callable(training_s)
+                else lambda trial, method: training_s.get(method, 0.0)
+            ),
+            next_due=executor.next_due,
+            seed=self.seed,
+            **options,
+        )
+        return Ran(local, validation, executor, clock, heard)
+
+    def run(self) -> Ran:
+        """Run the sweep to its end."""
+        ran = self.start()
         try:
-            local.run(most=50_000)
+            ran.sweep.run(most=50_000)
         except (Exception, KeyboardInterrupt):
-            validation.ledger.let_go()  # as Tuner.fit does
+            ran.validation.ledger.let_go()  # as Tuner.fit does
             raise
-    return Ran(local, validation, executor, clock, heard)
+        return ran
 
 
 class _Numbers(tune.Callback):

@@ -18,13 +18,13 @@ import pyarrow.fs
 import pytest
 from pyarrow.fs import LocalFileSystem
 from ray import cloudpickle, tune
-from ray.tune.schedulers import FIFOScheduler
 
 import tunekit
 from tests.support.kills import Killed, killed_after
 from tests.support.readers import session, trial, tunekit_
 from tests.support.schedulers import asha
-from tests.support.sweeps import Counting, Endless, FailsOnce, Ran, quality, sweep
+from tests.support.sweeps import Plan, Ran
+from tests.support.trainables import Counting, Endless, FailsOnce, quality
 from tunekit.board import page
 from tunekit.cli import commands, main, on_ray
 from tunekit.cli.status import format_status, status_json
@@ -37,16 +37,17 @@ from tunekit.journal.lock import LOCK, DriverLock
 from tunekit.journal.storage import LocalFolder
 
 ROOT = Path(__file__).parents[2]
+SPACE = {"lr": tune.uniform(0, 1)}
 
 
-def run(folder: Path, base: Any = None, **options: Any) -> Ran:
-    return sweep(folder, base or asha(), param_space={"lr": tune.uniform(0, 1)}, **options)
+def halving(folder: Path) -> Plan:
+    return Plan(folder, asha()).tuning(param_space=SPACE)
 
 
-def killed(folder: Path, writes: int = 60, base: Any = None, **options: Any) -> Path:
+def killed(plan: Plan, writes: int = 60) -> Path:
     with pytest.raises(Killed), killed_after(writes):
-        run(folder, base, **options)
-    return folder / "sweep"
+        plan.run()
+    return plan.folder / "sweep"
 
 
 def raising(error: BaseException) -> Callable[..., Any]:
@@ -56,9 +57,9 @@ def raising(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-def running(folder: Path) -> Path:
+def running(plan: Plan) -> Path:
     """A sweep whose driver, so its lock says, is this process."""
-    path = killed(folder)
+    path = killed(plan)
     (path / LOCK).unlink()
     DriverLock(LocalFileSystem(), str(path)).claim()
     return path
@@ -67,7 +68,7 @@ def running(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory) -> tuple[Path, Ran]:
     folder = tmp_path_factory.mktemp("ended")
-    return folder / "sweep", run(folder)
+    return folder / "sweep", halving(folder).run()
 
 
 # status ----------------------------------------------------------------------------------------
@@ -117,7 +118,7 @@ def test_status_ranks_by_the_metric_and_mode_options(ended):
 
 
 def test_status_of_a_killed_sweep_has_its_pending_validations_and_how_to_continue(tmp_path):
-    sweep = tunekit.load(killed(tmp_path, validation_slots=1))
+    sweep = tunekit.load(killed(halving(tmp_path).validating(slots=1)))
     status = status_json(sweep, now=sweep.timeline.last + 90)
     assert status["state"] == "killed" and status["heard_s"] == 90
     [running], queued = (
@@ -145,13 +146,8 @@ def test_status_groups_failures_by_reason_and_names_their_checkpoints(tmp_path):
             raise RuntimeError("no such image")
         return {"accuracy": quality(0, attempt.request.iteration)}
 
-    sweep(
-        tmp_path,
-        trials=1,
-        validate=validate,
-        settings={"max_retries": 0},
-        param_space={"fail_at": tune.grid_search([4, None])},
-    )
+    plan = Plan(tmp_path, trials=1).validating(validate, max_retries=0)
+    plan.tuning(param_space={"fail_at": tune.grid_search([4, None])}).run()
     result = tunekit_("status", tmp_path / "sweep")
     failures = result.stdout.partition("failures\n")[2].splitlines()
     assert re.fullmatch(r"trial \w+@3: fails at 4", failures[0])
@@ -165,26 +161,26 @@ def test_status_groups_failures_by_reason_and_names_their_checkpoints(tmp_path):
 
 
 def test_status_names_the_iteration_after_which_a_trial_failed_that_has_recovered(tmp_path):
-    sweep(tmp_path, trainable=FailsOnce, trials=1, max_failures=1)
+    Plan(tmp_path, trials=1).training(FailsOnce).tuning(max_failures=1).run()
     known = json.loads(tunekit_("status", tmp_path / "sweep", "--json").stdout)
     assert [(row["of"], row["iteration"]) for row in known["failures"]] == [("trial", 5)]
 
 
 def test_json_output_has_null_for_infinite_hyperparameters(tmp_path):
-    sweep(tmp_path, trials=1, param_space={"limit": float("inf")})
+    Plan(tmp_path, trials=1).tuning(param_space={"limit": float("inf")}).run()
     result = tunekit_("status", tmp_path / "sweep", "--json")
     known = json.loads(result.stdout, parse_constant=lambda name: pytest.fail(name))
     assert known["ranking"][0]["config"] == {"limit": None}
 
 
 def test_status_watch_prints_a_line_per_refresh_until_the_sweep_ends(tmp_path, monkeypatch):
-    path = running(tmp_path)
+    path = running(halving(tmp_path))
     looks = []
 
     def sleep(seconds: float) -> None:
         looks.append(seconds)
         if len(looks) == 2:  # it ends meanwhile
-            run(tmp_path / "other")
+            halving(tmp_path / "other").run()
             path.rename(tmp_path / "former")
             (tmp_path / "other/sweep").rename(path)
 
@@ -197,12 +193,12 @@ def test_status_watch_prints_a_line_per_refresh_until_the_sweep_ends(tmp_path, m
 def test_ctrl_c_ends_status_watch_with_exit_code_0(tmp_path, monkeypatch):
     interrupted = SimpleNamespace(time=time.time, sleep=raising(KeyboardInterrupt()))
     monkeypatch.setattr(commands, "time", interrupted)
-    result = tunekit_("status", running(tmp_path), "--watch", 5)
+    result = tunekit_("status", running(halving(tmp_path)), "--watch", 5)
     assert result.exit_code == 0 and result.stdout.split()[:2] == ["sweep", "running"]
 
 
 def test_status_watch_of_a_killed_sweep_ends_at_once_with_how_to_continue(tmp_path):
-    result = tunekit_("status", killed(tmp_path), "--watch", 5)
+    result = tunekit_("status", killed(halving(tmp_path)), "--watch", 5)
     assert result.exit_code == 0 and result.stdout.split()[:2] == ["sweep", "killed"]
     assert "tunekit resume /" in result.stdout
 
@@ -236,7 +232,7 @@ def test_best_reports_a_checkpoint_whose_folder_is_missing(tmp_path):
 
 @pytest.mark.parametrize("writes", [15, 60], ids=["before-validations", "during-validations"])
 def test_best_without_a_score_prints_nothing_and_has_exit_code_3(tmp_path, writes):
-    path = killed(tmp_path, writes, validation_s=lambda attempt: 1e6)
+    path = killed(halving(tmp_path).validating(seconds=1e6), writes)
     result = tunekit_("best", path, "--json")
     assert result.exit_code == 3 and result.stdout == ""
     assert "'accuracy'" in result.stderr
@@ -273,7 +269,7 @@ def test_report_of_a_remote_sweep_is_written_to_the_current_directory(monkeypatc
 # resume ----------------------------------------------------------------------------------------
 
 
-COUNTING = "tests.support.sweeps:Counting"
+COUNTING = "tests.support.trainables:Counting"
 
 
 @pytest.fixture
@@ -298,7 +294,9 @@ def test_resume_restores_with_the_recorded_trainable_unless_another_is_given(tmp
     result = tunekit_("resume", path, "--json")
     assert result.exit_code == 0 and json.loads(result.stdout)["state"] == "finished"
     assert "Tune's own output" in result.stderr
-    result = tunekit_("resume", path, "--errored", "--trainable", "tests.support.sweeps:Endless")
+    result = tunekit_(
+        "resume", path, "--errored", "--trainable", "tests.support.trainables:Endless"
+    )
     assert "finished" in result.stdout and "Tune's own output" in result.stdout
     tunekit_("resume", path, "--restart-errored")
     calls = [(one.args[1], *one.kwargs.values()) for one in restored.call_args_list]
@@ -316,10 +314,10 @@ def test_resume_without_a_recorded_trainable_names_the_option_and_restores_nothi
 
 
 def test_resume_has_exit_code_1_if_the_sweep_does_not_finish_or_all_trials_fail(tmp_path, restored):
-    killed(tmp_path / "killed")
+    killed(halving(tmp_path / "killed"))
     for name, fails in (("all", [3, 3]), ("half", [3, None])):
         space = {"fail_at": tune.grid_search(fails)}
-        sweep(tmp_path / name, trials=1, param_space=space)
+        Plan(tmp_path / name, trials=1).tuning(param_space=space).run()
     for name, code, said in (
         ("killed", 1, "sweep  killed"),
         ("all", 1, "2 error"),
@@ -480,12 +478,14 @@ def aged(home: Path, hours: float) -> Path:
 def results(tmp_path_factory) -> Path:
     """Four sweeps: one has ended, one was killed, one runs, and one is damaged."""
     home = tmp_path_factory.mktemp("home") / "ray_results"
-    aged(sweep(home / "old", trials=2).home, 30)
-    aged(killed(home / "project/killed", base=FIFOScheduler(), trials=2), 20)
-    running = aged(killed(home / "project/running", base=FIFOScheduler(), trials=2), 10)
-    (running / LOCK).unlink()
-    DriverLock(LocalFileSystem(), str(running)).claim()
-    damaged = aged(sweep(home / "damaged", trials=1).home, 40)
+    aged(Plan(home / "old", trials=2).run().home, 30)
+
+    def two(name: str) -> Plan:
+        return Plan(home / "project" / name, trials=2).tuning(param_space=SPACE)
+
+    aged(killed(two("killed")), 20)
+    aged(running(two("running")), 10)
+    damaged = aged(Plan(home / "damaged", trials=1).run().home, 40)
     [journal] = (damaged / "journal").glob("*.jsonl")
     lines = journal.read_text().splitlines()
     journal.write_text("\n".join([lines[0], "no JSON", *lines[1:]]) + "\n")

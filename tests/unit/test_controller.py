@@ -23,7 +23,7 @@ from ray.exceptions import (
 from ray.tune.execution.tune_controller import TuneController
 
 from tests.support.restores import contents
-from tests.support.sweeps import sweep
+from tests.support.sweeps import Plan
 from tunekit._ray.processes import start_in_order
 from tunekit._ray.worker_errors import fail_alone
 
@@ -33,7 +33,7 @@ CPU = "the resources of any of them"
 @pytest.fixture
 def limited(tmp_path):
     """The controller of four trials, of which one runs, and how many slots validations leave."""
-    ran = sweep(tmp_path, trials=4, slots=1, run=False)
+    ran = Plan(tmp_path, trials=4).training(slots=1).start()
     while not (ran.trials and ran.sweep.controller._running_trials):
         ran.sweep.step()
     waiting = SimpleNamespace(slots_left=None, pool=SimpleNamespace(idle=True))

@@ -34,8 +34,10 @@ from sphinx.cmd.build import main as build_site
 
 import tunekit
 from scripts import examples, promises
+from tests.support.modes import Mode
 from tests.support.readers import validate_here
-from tests.support.sweeps import Counting, sweep
+from tests.support.sweeps import Plan
+from tests.support.trainables import Counting
 from tunekit.schedulers import MOASHA
 
 ROOT = Path(__file__).parents[2]
@@ -209,16 +211,9 @@ def run_digits(folder: Path) -> ResultGrid:
         run_config=tune.RunConfig(storage_path=str(folder), name="sweep"),
         validation_config=tunekit.ValidationConfig(fn=validate),
     )
-    sweep(
-        folder,
-        ASHAScheduler(time_attr="training_iteration", max_t=9, grace_period=3, reduction_factor=3),
-        trainable=Journey,
-        trials=1,
-        param_space={"lr": tune.grid_search([0.25, 0.9, 0.1, 0.05])},
-        validate=score,
-        validation_s=lambda attempt: 1.5,
-        loggers=True,
-    )
+    asha = ASHAScheduler("training_iteration", max_t=9, grace_period=3, reduction_factor=3)
+    plan = Plan(folder, asha, trials=1).training(Journey).validating(score, seconds=1.5).logging()
+    plan.tuning(param_space={"lr": tune.grid_search([0.25, 0.9, 0.1, 0.05])}).run()
     (folder / "sweep").rename(folder / "digits")
     goal = {"default_metric": "accuracy", "default_mode": "max"}
     return ResultGrid(ExperimentAnalysis(str(folder / "digits"), **goal))
@@ -318,7 +313,7 @@ def given_pbt(names: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch) ->
     pbt = PopulationBasedTraining(
         "training_iteration", perturbation_interval=2, hyperparam_mutations=space
     )
-    ran = sweep(folder, pbt, on_pending="wait", param_space=space, trials=8)
+    ran = Plan(folder, pbt, Mode.WAIT, trials=8).tuning(param_space=space).run()
     validation = names["tuner"].validation
     validation.ledger.state = ran.validation.ledger.state
     names["trial_id"] = validation.lineage.to_dataframe().trial_id[0]

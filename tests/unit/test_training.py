@@ -11,7 +11,8 @@ import pytest
 from ray import train, tune
 
 import tunekit
-from tests.support.sweeps import Counting, sweep
+from tests.support.sweeps import Plan
+from tests.support.trainables import Counting
 from tunekit._ray import asking
 from tunekit.validating.context import ValidationContext, validating_in
 
@@ -23,7 +24,7 @@ def test_state_of_a_checkpoint_is_the_dict_that_the_class_returned(tmp_path):
         state = tunekit.state_of(attempt.request.checkpoint)
         return {"accuracy": state["steps"] / 10}
 
-    ran = sweep(tmp_path, trials=1, validate=validate)
+    ran = Plan(tmp_path, trials=1).validating(validate).run()
     assert ran.scores() == {0: {(0, i): i / 10 for i in range(1, 10)}}
 
 
