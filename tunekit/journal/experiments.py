@@ -160,7 +160,8 @@ def path_problem(filesystem: pyarrow.fs.FileSystem, path: str, given: str = "") 
         )
     near = sweeps_below(filesystem, around, deep) if around.strip("/") else []
     if not near:
-        return f"{what}, and there is no sweep below {scheme + around!r}. {_PASS}"
+        where = "in" if deep == 1 else "below"
+        return f"{what}, and there is no sweep {where} {scheme + around!r}. {_PASS}"
     named = " or ".join(repr(scheme + one.path) for one in near[:_MOST_NAMED])
     more = f" ({len(near) - _MOST_NAMED} more are not named)" if len(near) > _MOST_NAMED else ""
     return f"{what}. There are sweeps below {scheme + around!r}: pass {named}{more}."
