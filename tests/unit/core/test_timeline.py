@@ -355,9 +355,14 @@ class Sweep(RuleBasedStateMachine):
 TestTimelineShowsWhatTuneHasProcessed = Sweep.TestCase
 
 
-def test_trial_of_a_restored_sweep_is_pending_until_its_next_report():
-    events = [Reported(n=1, time=2.0, trial_id="a", report={"training_iteration": 1})]
-    timeline = Timeline(events, sessions=[{"n": 0}, {"n": 1}])
-    assert timeline.trials["a"].status == "pending"
-    timeline.extend([Reported(n=4, time=9.0, trial_id="a", report={"training_iteration": 2})])
+def test_unended_trial_of_a_restored_sweep_is_pending_until_its_next_report():
+    report = {"training_iteration": 1}
+    events = [
+        Reported(n=1, time=2.0, trial_id="a", report=report),
+        Reported(n=2, time=2.0, trial_id="b", report=report),
+        TrialEnded(n=3, time=3.0, trial_id="b"),
+    ]
+    timeline = Timeline(events, sessions=[{"n": 0}, {"n": 4}])
+    assert [one.status for one in timeline.trials.values()] == ["pending", "terminated"]
+    timeline.extend([Reported(n=5, time=9.0, trial_id="a", report={"training_iteration": 2})])
     assert timeline.trials["a"].status == "running"
