@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from ray import train, tune
+from ray.tune import ResultGrid
+from ray.tune.analysis import ExperimentAnalysis
 from ray.tune.schedulers import HyperBandScheduler, MedianStoppingRule
 
 import tunekit
@@ -27,6 +30,7 @@ from tests.support.sweeps import Plan, Ran, rows_of
 from tests.support.trainables import LENGTH, Counting
 from tunekit.board.charts import draw_charts
 from tunekit.board.page import render_sections, report_data
+from tunekit.core.validation import Attempt
 from tunekit.errors import ConfigError
 from tunekit.validating.process import pack_result
 
@@ -221,3 +225,17 @@ def test_timeout_of_a_report_is_recorded_as_a_float_or_ignored_with_a_warning(
     refused = nullcontext() if recorded else pytest.raises(ConfigError, match="timeout_s=")
     with refused:
         tunekit.ValidationConfig(fn=lambda checkpoint: {}, task_config=task)
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+def test_best_result_is_of_the_newest_score_that_is_finite(tmp_path, odd):
+    def validate(attempt: Attempt) -> dict[str, float]:
+        if attempt.request.trial_id[-1] == "0":
+            return {"accuracy": 0.7}
+        return {"accuracy": odd if attempt.request.iteration in (2, LENGTH) else 0.9}
+
+    ran = Plan(tmp_path, trials=2).validating(validate).run()
+    results = ResultGrid(ExperimentAnalysis(str(ran.home), trials=ran.trials))
+    for scope in ("last", "all", "avg"):
+        best = results.get_best_result("accuracy", "max", scope)
+        assert best.metrics["trial_id"] == ran.trials[1].trial_id

@@ -9,11 +9,13 @@ import pytest
 from pandas.testing import assert_frame_equal
 from ray import tune
 from ray.tune.experiment import Trial
+from ray.tune.result import DONE, RESULT_DUPLICATE
 from ray.tune.schedulers import PopulationBasedTraining
 
 import tunekit
 from tests.support.contract import check_contract, lags
 from tests.support.journals import read
+from tests.support.local_sweep import index_of
 from tests.support.modes import Mode
 from tests.support.schedulers import PB2_SEARCH, pb2, pb2_module, pbt, seed_all, space
 from tests.support.seeds import seeds
@@ -164,3 +166,33 @@ def test_scheduler_derived_from_pbt_clones_the_checkpoint_that_it_ranked(tmp_pat
     check_contract(ran)
     assert check_exact(ran, versions) == base.matches > 4
     assert set(ran.lengths().values()) == {7}
+
+
+class Returns(Versioned):
+    """Ends after six iterations, as a function does that returns: without another result."""
+
+    def step(self) -> dict[str, Any]:
+        if self.training_iteration >= 6:
+            return {DONE: True, RESULT_DUPLICATE: True}
+        return super().step()
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.CONTINUE, Mode.WAIT])
+def test_trial_that_ends_after_it_was_overwritten_shows_its_own_newest_score(tmp_path, mode):
+    def training_s(trial: Trial, method: str) -> float:
+        """The donor's last iteration is validated first, and the donor has not ended yet."""
+        return 0.9 + 0.1 * index_of(trial) if method == "train" else 0.0
+
+    ran = (
+        population(tmp_path, pbt(perturbation_interval=3), mode, trials=2)
+        .training(Returns, seconds=training_s)
+        .validating(
+            lambda attempt: {"accuracy": float(attempt.request.trial_id[-1] == "0")}, seconds=0.05
+        )
+        .run()
+    )
+    [exploit] = ran.validation.ledger.state.ancestry
+    assert (exploit.trial_id[-1], exploit.iteration) == ("1", 6)
+    check_contract(ran)
+    for trial in ran.trials:
+        assert trial.last_result["trial_id"] == trial.trial_id

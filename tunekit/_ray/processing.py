@@ -24,6 +24,7 @@ from tunekit._ray.stoppers import WithoutScore
 from tunekit.core.constraints import Constraint
 from tunekit.core.metrics import COUNTS, VALIDATED_AT, merge
 from tunekit.core.report import Report
+from tunekit.core.values import finite_number
 from tunekit.messages.advice import late_request_advice
 
 logger = logging.getLogger(__name__)
@@ -46,6 +47,8 @@ class Processing:
         self._reports: dict[Trial, Report] = {}
         # Its checkpoint, with its result.
         self._saved: dict[Trial, _TrainingResult] = {}
+        # The newest result of each trial, with its newest score.
+        self._newest: dict[Trial, dict[str, Any]] = {}
         #: Whether the scheduler stops the trial whose result is being processed.
         self.scheduler_stops = False
         # The recorded decision on the result being processed again.
@@ -64,10 +67,12 @@ class Processing:
     def process(self, trial: Trial, report: Report) -> None:
         """Give Tune a trial's oldest report."""
         self._reports[trial] = report
-        become(trial.run_metadata, _Averages)
+        become(trial.run_metadata, _Analysis)
+        trial.run_metadata.scores = sorted(self._tune.sweep.state.required)
         tune, trial_id = self._tune, trial.trial_id
         try:
             if RESULT_DUPLICATE in report.report:
+                self.show_newest(trial)
                 report.give()
                 with self._passing(report):
                     TuneController._on_training_result(tune, trial, dict(report.report))
@@ -140,9 +145,25 @@ class Processing:
             iteration, metrics = newest
             shown = result if report.ranked else merge(result, metrics)
             trial.run_metadata.last_result = {**shown, VALIDATED_AT: iteration}
+        self._newest[trial] = trial.run_metadata.last_result
         # After the decision: a restore replays that with new random donors, and then finds the
         # recorded ones, which take precedence (decision 3).
         tune.exploits.record()
+
+    def show_newest(self, trial: Trial) -> None:
+        """Let a trial that is about to end show its own newest result again.
+
+        When Tune restores a process, it shows the result that its checkpoint was saved with: one
+        without ``VALIDATED_AT``, and after an exploit the donor's.
+        """
+        result = self._newest.get(trial)
+        newest = self._tune.sweep.newest.get(trial.trial_id)
+        if result is None and newest is not None and VALIDATED_AT not in trial.last_result:
+            iteration, metrics = newest  # of an earlier session
+            own = {**trial.last_result, "trial_id": trial.trial_id}
+            result = {**merge(own, metrics), VALIDATED_AT: iteration}
+        if result is not None:
+            trial.run_metadata.last_result = result
 
     def needs_save(self, trial: Trial, *, force: bool) -> bool:
         """Return whether a trial is saved only after its result, if it has not moved on.
@@ -213,15 +234,22 @@ class Processing:
         return overriding(self._tune, _callbacks=CallbackList([]))
 
 
-class _Averages(_TrainingRunMetadata):
+class _Analysis(_TrainingRunMetadata):
     """Tune's metadata of a trial, with averages in which each value counts once.
 
-    Tune takes the iteration for the number of values, but not each iteration has a score. Averages
-    of our counts would take a twentieth of the driver's time.
+    Tune takes the iteration for the number of values, but not each iteration has a score. NaN and
+    infinity are no scores: to Tune, a trial whose newest value is one of them has none. Averages of
+    our counts would take a twentieth of the driver's time.
+
+    Attributes:
+        scores: The metrics of which only validation's scores count.
     """
 
+    scores: Sequence[str]
+
     def update_metric(self, metric: str, value: Any, step: int | None = 1) -> None:
-        if metric not in COUNTS:
+        is_none = metric in self.scores and finite_number(value) is None
+        if metric not in COUNTS and not is_none:
             counts: dict[str, int] = self.__dict__.setdefault("_values", {})
             counts[metric] = counts.get(metric, 0) + 1
             super().update_metric(metric, value, counts[metric])

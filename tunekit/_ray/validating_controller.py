@@ -179,6 +179,7 @@ class ValidatingController(TuneController):
 
     # Tune gives the search algorithm the last result; here, it gets one only with a score.
     def stop_trial(self, trial: Trial) -> None:
+        self.processing.show_newest(trial)
         with overriding(self, _search_alg=self.processing.searching(scored=False)):
             super().stop_trial(trial)
 
