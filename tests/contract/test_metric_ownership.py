@@ -145,6 +145,17 @@ def test_training_value_never_replaces_a_missing_validation_score(tmp_path, mode
     assert lacking.trial_id not in set(loaded.decisions.trial_id)
 
 
+def test_tables_and_files_show_no_training_value_as_a_score_if_no_validation_succeeds(tmp_path):
+    def fails(attempt):
+        raise ValueError("no score")
+
+    plan = Plan(tmp_path, trials=1).training(boasting({"accuracy": 0.99})).validating(fails)
+    ran = plan.logging().run()
+    reports = tunekit.load(ran.home).reports
+    assert "accuracy" not in {*reports, *rows_of(ran.trials[0])[0]}
+    assert set(reports["tunekit/reported/accuracy"]) == {0.99}
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_trial_without_a_score_is_not_cloned(tmp_path, mode):
     def validate(attempt):

@@ -19,6 +19,7 @@ import tunekit
 from tests.support import readers, schedulers
 from tests.support.kills import Killed, killed_after
 from tests.support.modes import Mode
+from tests.support.schedulers import planned
 from tests.support.sweeps import Plan, Ran
 from tests.support.trainables import LENGTH, Endless
 from tunekit._ray.tuner import described_space
@@ -75,6 +76,16 @@ def test_trial_is_pruned_in_the_study_only_if_the_scheduler_stopped_it_early(end
     whole = [trial for trial in study.trials if trial.state is TrialState.COMPLETE]
     assert 0 < len(whole) == stopped.count(False) < len(stopped)
     assert study.best_trial.value == max(trial.value for trial in whole)
+
+
+@pytest.mark.parametrize("name", ["hyperband", "bohb"])
+def test_trial_that_hyperband_ends_at_its_last_iteration_is_complete_in_the_study(tmp_path, name):
+    plan = planned(name, tmp_path, Mode.WAIT, trials=6).training(Endless, slots=3)
+    plan = plan.tuning(param_space={"lr": tune.uniform(0.0, 1.0)})
+    sweep = tunekit.load(plan.run().home)
+    whole = [trial.iteration >= LENGTH for trial in sweep.timeline.trials.values()]
+    states = [trial.state is TrialState.COMPLETE for trial in sweep.to_optuna().trials]
+    assert states == whole and whole.count(True) > 0
 
 
 def test_study_parameters_have_the_distributions_of_the_recorded_search_space(ended):

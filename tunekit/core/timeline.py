@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tunekit.core.constraints import Constraint, violation
@@ -91,7 +91,10 @@ class Timeline:
         constraints: Sequence[Constraint] = (),
     ):
         self._metric, self.constraints = metric, constraints
-        self._followed = "followed" in (sessions[-1] if sessions else {})
+        session = sessions[-1] if sessions else {}
+        self._followed = "followed" in session
+        # Until it is known which names are validation's, any that the sweep uses may be.
+        self._required: Collection[str] = session.get("required", ())
         #: The trials, in the order in which they were added.
         self.trials: dict[str, TrialSummary] = {}
         #: A row for each validation of the sweep, in the order of the requests.
@@ -164,7 +167,8 @@ class Timeline:
         Each is the report of the newest run, with the metrics of the checkpoint saved there.
         """
         for place, one in self._ordered(trial_id):
-            row = move_to_reported(one.reported.report, self.state.history.names)
+            names = self.state.history.names or self._required
+            row = move_to_reported(one.reported.report, names)
             row = merge(row, self._metrics(one))
             if self._later_names:
                 later = self._later.get(str(one.key), {})

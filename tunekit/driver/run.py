@@ -17,7 +17,7 @@ from ray.tune.schedulers import FIFOScheduler
 from tunekit._ray.checkpoints import LeasingCheckpointManager
 from tunekit._ray.cluster import check_readable
 from tunekit._ray.progress import show
-from tunekit._ray.scheduler_kinds import controller_in, traits_of
+from tunekit._ray.scheduler_kinds import controller_in, exhausts, traits_of
 from tunekit._ray.searchers import innermost_searcher
 from tunekit._ray.tuner import type_and_settings
 from tunekit._ray.validating_controller import ValidatingController
@@ -336,8 +336,13 @@ class Run:
 
     def ended(self, trial: Trial) -> None:
         """Record that a trial has finished or was stopped."""
-        # Otherwise, it was stopped on the result of another trial, unless the user gave it up.
-        own = trial in self.controller.processing or trial.trial_id in self.restore.given_up
+        # Otherwise, it was stopped on the result of another trial, unless the user gave it up, or
+        # HyperBand had paused it at its last iteration.
+        own = (
+            trial in self.controller.processing
+            or trial.trial_id in self.restore.given_up
+            or exhausts(self.scheduler.scheduler, trial.last_result)
+        )
         self.ledger.record(TrialEnded(trial_id=trial.trial_id, removed=not own))
         self.outcome.ended(trial)
 
