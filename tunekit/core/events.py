@@ -484,6 +484,9 @@ def readable(event: Event) -> tuple[Event, dict[str, Any]]:
         (Waited(n=0, time=0.0, trial_id='a', seconds=8589934592.0), {'seconds': 1000...})
         >>> readable(Waited(trial_id="a", seconds=1.5))[1]
         {}
+        >>> report = readable(Reported(trial_id="a", report={}, decision_point=math.nan))[0]
+        >>> print(report.decision_point)
+        None
     """
     bare = msgspec.structs.replace(event, **_free_fields(type(event)))
     with suppress(Exception):  # whatever a value of another type raises

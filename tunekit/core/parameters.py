@@ -99,6 +99,8 @@ def parameters_of(
         >>> found = parameters_of(configs, space)
         >>> {name: (one.low, one.high, one.log) for name, one in found.items()}
         {'lr': (1e-05, 1, True), 'width': (8, 16, False)}
+        >>> list(parameters_of(configs, {})), list(parameters_of(configs[:1], {}))
+        (['lr', 'width'], ['lr', 'width', 'epochs'])
     """
     names = dict.fromkeys([*space, *(name for config in configs for name in config)])
     found = {}
