@@ -39,7 +39,8 @@ def check_contract(ran: Ran) -> None:
         ends = [score for i, score in heard.ends if i == index]
         if trial.status == Trial.TERMINATED:
             newest = max(scores[index], default=None)
-            if trial.trial_id not in removed:
+            decisions = [decision for i, *_, decision in heard.results if i == index]
+            if trial.trial_id not in removed and (decisions[-1:], ends) != (["PAUSE"], [None]):
                 assert ends == [newest and scores[index][newest]], "one end, with the newest score"
             stops = [at for i, at, _, decision in heard.results if (i, decision) == (index, "STOP")]
             assert stops in ([], [trial.last_result[TRAINING_ITERATION]]), "it ends where stopped"
