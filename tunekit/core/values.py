@@ -171,6 +171,8 @@ def sanitize(value: Any, keep: Callable[[Any], Any] = format_value) -> Any:
     Example:
         >>> sanitize({7: 0.5, "note": "a\\ud800", "seen": 10**30, "by": {1}})
         {'7': 0.5, 'note': 'a\\\\ud800', 'seen': 1e+30, 'by': '{1}'}
+        >>> sanitize({"b\\ud800": 1})
+        {'b\\\\ud800': 1}
         >>> cycle = {"loss": 1}
         >>> cycle["again"] = cycle
         >>> sanitize(cycle)
