@@ -15,6 +15,7 @@ from ray.tune.schedulers import PopulationBasedTraining
 import tunekit
 from tests.support.contract import check_contract, lags
 from tests.support.journals import read
+from tests.support.kills import killed_at_each
 from tests.support.local_sweep import index_of
 from tests.support.modes import Mode
 from tests.support.schedulers import PB2_SEARCH, pb2, pb2_module, pbt, seed_all, space
@@ -22,6 +23,7 @@ from tests.support.seeds import seeds
 from tests.support.sweeps import Plan, Ran
 from tests.support.trainables import Endless
 from tests.support.versioned import Versioned, Versions, score_of, version_at
+from tunekit.core.validation import Attempt
 from tunekit.policies import AtDecisions
 
 pytestmark = pytest.mark.sampled(2)
@@ -177,22 +179,39 @@ class Returns(Versioned):
         return super().step()
 
 
-@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.CONTINUE, Mode.WAIT])
-def test_trial_that_ends_after_it_was_overwritten_shows_its_own_newest_score(tmp_path, mode):
+def overwritten_at_its_end(folder: Path, mode: Mode) -> Plan:
+    """The second trial is overwritten after its last iteration, and has nothing to report then."""
+
     def training_s(trial: Trial, method: str) -> float:
         """The donor's last iteration is validated first, and the donor has not ended yet."""
         return 0.9 + 0.1 * index_of(trial) if method == "train" else 0.0
 
-    ran = (
-        population(tmp_path, pbt(perturbation_interval=3), mode, trials=2)
-        .training(Returns, seconds=training_s)
-        .validating(
-            lambda attempt: {"accuracy": float(attempt.request.trial_id[-1] == "0")}, seconds=0.05
-        )
-        .run()
-    )
+    def score(attempt: Attempt) -> dict[str, float]:
+        return {"accuracy": float(attempt.request.trial_id[-1] == "0")}
+
+    plan = population(folder, pbt(perturbation_interval=3), mode, trials=2)
+    return plan.training(Returns, seconds=training_s).validating(score, seconds=0.05)
+
+
+def check_own_results(ran: Ran) -> None:
+    for index, trial in enumerate(ran.trials):
+        newest, last = max(ran.processed()[index]), trial.last_result
+        shown = last["trial_id"], last["tunekit/validated_at"], last["accuracy"]
+        assert shown == (trial.trial_id, newest[1], ran.scores()[index][newest])
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.CONTINUE, Mode.WAIT])
+def test_trial_that_ends_after_it_was_overwritten_shows_its_own_newest_score(tmp_path, mode):
+    ran = overwritten_at_its_end(tmp_path, mode).run()
     [exploit] = ran.validation.ledger.state.ancestry
     assert (exploit.trial_id[-1], exploit.iteration) == ("1", 6)
     check_contract(ran)
-    for trial in ran.trials:
-        assert trial.last_result["trial_id"] == trial.trial_id
+    check_own_results(ran)
+
+
+def test_trial_that_ends_at_once_after_a_restore_shows_its_own_newest_score(tmp_path):
+    def plan(folder: Path) -> Plan:
+        return overwritten_at_its_end(folder, Mode.WAIT).tuning(saved_every_s=0.0)
+
+    for ran, _ in killed_at_each(tmp_path, plan, every=4, start=160):  # among its last writes
+        check_own_results(ran)

@@ -115,11 +115,11 @@ class Ran:
 class Plan:
     """A sweep to be run, with validations as long and as good as a test sets; FIFO by default.
 
-    Each of the methods below returns another plan, with what was given and else as it was.
+    Each method below returns a new plan; what the method is not given stays as it was.
 
     Attributes:
-        folder: The folder of the experiment's folder.
-        base: The scheduler.
+        folder: The storage path; the experiment is in its subfolder ``sweep``.
+        base: The scheduler; it keeps state, so that a plan with one is run once.
         mode: What trials do while scores are pending.
         trials: How many.
         seed: That of Tune's random choices, and of the scores by default (:func:`quality`).
@@ -221,7 +221,7 @@ class Plan:
         return replace(self, **{name: part for name, part in parts.items() if part is not None})
 
     def start(self) -> Ran:
-        """Prepare the sweep, of which no step is run."""
+        """Prepare the sweep without running a step."""
         base, clock = self.base or FIFOScheduler(), FakeClock()
         numbers: dict[str, int] = {}
 

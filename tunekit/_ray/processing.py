@@ -238,18 +238,18 @@ class _Analysis(_TrainingRunMetadata):
     """Tune's metadata of a trial, with averages in which each value counts once.
 
     Tune takes the iteration for the number of values, but not each iteration has a score. NaN and
-    infinity are no scores: to Tune, a trial whose newest value is one of them has none. Averages of
-    our counts would take a twentieth of the driver's time.
+    infinity are not scores, and Tune would pass over a trial whose newest value is one of them.
+    Averages of our counts would take a twentieth of the driver's time.
 
     Attributes:
-        scores: The metrics of which only validation's scores count.
+        scores: The metrics of which only finite values count.
     """
 
     scores: Sequence[str]
 
     def update_metric(self, metric: str, value: Any, step: int | None = 1) -> None:
-        is_none = metric in self.scores and finite_number(value) is None
-        if metric not in COUNTS and not is_none:
+        has_no_score = metric in self.scores and finite_number(value) is None
+        if metric not in COUNTS and not has_no_score:
             counts: dict[str, int] = self.__dict__.setdefault("_values", {})
             counts[metric] = counts.get(metric, 0) + 1
             super().update_metric(metric, value, counts[metric])
